@@ -1,0 +1,163 @@
+package sqlinbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/dialect"
+	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
+)
+
+// backend is engine.Backend over database/sql.
+type backend struct {
+	db          *sql.DB
+	config      Config
+	sql         dialect.Statements
+	schema      dialect.Schema
+	options     *sql.TxOptions
+	idleTimeout string // a statement, or empty
+}
+
+func newBackend(db *sql.DB, config Config) *backend {
+	d, _ := config.dialect() // Validate has accepted it
+	names := dialect.NewNames(config.Schema, config.prefix(), d.Quote)
+	b := &backend{
+		db: db, config: config,
+		sql:     d.Statements(names),
+		schema:  d.NewSchema(config.Schema, config.prefix(), 0),
+		options: &sql.TxOptions{Isolation: config.Isolation},
+	}
+	if config.Dialect == PostgreSQL {
+		if config.Isolation == sql.LevelDefault {
+			b.options.Isolation = sql.LevelReadCommitted
+		}
+		b.idleTimeout = dialect.IdleTimeout(config.IdleTimeout)
+	} else {
+		b.options.Isolation = sql.LevelDefault
+	}
+	return b
+}
+
+// Claim is engine.Backend's Claim: begin, claim, and for a taken key a read after the rollback on the same connection.
+func (b *backend) Claim(ctx context.Context, c *engine.Claim, wait time.Duration) (engine.Answer, error) {
+	conn, err := b.db.Conn(ctx)
+	if err != nil {
+		return engine.Answer{}, err
+	}
+	t, err := b.begin(ctx, conn, wait)
+	if err != nil {
+		_ = conn.Close()
+		return engine.Answer{}, err
+	}
+	claimed, err := b.insert(ctx, t.tx, c)
+	if err == nil && claimed {
+		return engine.Answer{Tx: t}, nil
+	}
+	defer t.end()
+	if rollbackErr := t.tx.Rollback(); err == nil {
+		err = rollbackErr
+	}
+	if err != nil {
+		return engine.Answer{}, b.missingTable(ctx, err)
+	}
+	row, err := b.lookup(ctx, t, c)
+	if err != nil {
+		return engine.Answer{}, err
+	}
+	return engine.Answer{Row: row}, nil
+}
+
+// begin begins a transaction that does not die with ctx, as database/sql would have it; only the wait for it obeys
+// ctx. On SQLite the wait for the other writer ends after the given time with engine's busy.
+func (b *backend) begin(ctx context.Context, conn *sql.Conn, wait time.Duration) (*transaction, error) {
+	beginCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, cancel)
+	ownLimit := func() bool { return false }
+	if b.config.Dialect == SQLite {
+		timer := time.AfterFunc(max(wait, shortestWriterWait), cancel)
+		ownLimit = func() bool { return !timer.Stop() }
+	}
+	tx, err := conn.BeginTx(beginCtx, b.options)
+	limited, ended := ownLimit(), !stop()
+	if err == nil && !limited && !ended {
+		// From here on nothing calls cancel but the end of the transaction.
+		return &transaction{
+			conn: conn, tx: tx, pg: pgConnOf(conn), sqlite: b.config.Dialect == SQLite,
+			scope: engine.Scope{Handle: tx}, release: cancel,
+		}, nil
+	}
+	cancel()
+	if err == nil {
+		_ = tx.Rollback()
+		err = context.Canceled
+	}
+	switch {
+	case ended:
+		return nil, errors.Join(ctx.Err(), err)
+	case limited:
+		return nil, errWriterBusy
+	}
+	return nil, err
+}
+
+// shortestWriterWait is how long SQLite's writer is waited for even when nothing else is: it may be at work on any
+// other message, for which giving up at once would be too harsh.
+const shortestWriterWait = 50 * time.Millisecond
+
+func (b *backend) insert(ctx context.Context, tx *sql.Tx, c *engine.Claim) (bool, error) {
+	if b.idleTimeout != "" {
+		if _, err := tx.ExecContext(ctx, b.idleTimeout); err != nil {
+			return false, err
+		}
+	}
+	args := []any{
+		b.bytes16(c.Key), b.bytes16(c.Fingerprint), b.time(c.MessageTime),
+		c.Consumer, c.Source, c.MessageID, c.Topic, c.Scope,
+	}
+	if b.config.Dialect == PostgreSQL {
+		args = append(args, c.LockID)
+	}
+	result, err := tx.ExecContext(ctx, b.sql.Claim, args...)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n == 1, err
+}
+
+func (b *backend) lookup(ctx context.Context, t *transaction, c *engine.Claim) (*engine.Row, error) {
+	args := []any{b.bytes16(c.Key), b.time(c.MessageTime), c.Consumer, c.Source, c.Scope}
+	if t.pg != nil {
+		args = append([]any{pgx.QueryExecModeExec}, args...) // not prepared, see dialect.PostgreSQL
+	}
+	var row engine.Row
+	var fingerprint []byte
+	var consumer, source, id sql.NullString
+	err := t.conn.QueryRowContext(ctx, b.sql.Lookup, args...).
+		Scan(&row.Found, &row.Processed, &row.Late, &fingerprint, &consumer, &source, &id)
+	if err != nil {
+		return nil, err
+	}
+	row.Consumer, row.Source, row.MessageID = consumer.String, source.String, id.String
+	if row.Found {
+		if row.Fingerprint, err = parse16(fingerprint); err != nil {
+			return nil, fmt.Errorf("fingerprint of %s: %w", c.Key, err)
+		}
+	}
+	return &row, nil
+}
+
+// Scheme is engine.Backend's Scheme. The insert commits by itself before the read: the first writer wins.
+func (b *backend) Scheme(ctx context.Context, consumer, scheme string) (string, error) {
+	if _, err := b.db.ExecContext(ctx, b.sql.PutScheme, consumer, scheme); err != nil {
+		return "", b.missingTable(ctx, err)
+	}
+	var have string
+	err := b.db.QueryRowContext(ctx, b.sql.GetScheme, consumer).Scan(&have)
+	return have, err
+}

@@ -1,0 +1,5 @@
+DROP TABLE {horizons};
+
+DROP TABLE {consumers};
+
+DROP TABLE {inbox};

@@ -1,0 +1,62 @@
+package dialect
+
+import (
+	"fmt"
+	"time"
+)
+
+// PostgreSQL is the SQL for PostgreSQL 14 and newer.
+func PostgreSQL() Dialect {
+	return Dialect{
+		Name:       "postgresql",
+		Quote:      doubleQuote,
+		Migrations: mustLoad("postgres"),
+
+		// The claim takes the advisory lock of its key without waiting and holds it until the transaction ends. Whoever
+		// does not get it would only wait for the other transaction inside the INSERT, holding a connection; so no row is
+		// inserted, and the caller waits without one. Behind the lock the row is either there and committed (ON CONFLICT)
+		// or not there. The horizon is looked at in the same statement, so in the same snapshot.
+		statements: Statements{
+			Claim: `
+INSERT INTO {inbox} (key, fingerprint, received_at, processed_at, message_time, consumer, source, message_id, topic, horizon_scope)
+SELECT $1::uuid, $2::uuid, now(), now(), $3::timestamptz, $4::text, $5::text, $6::text, $7::text, $8::text
+WHERE pg_try_advisory_xact_lock($9::bigint)
+  AND NOT EXISTS (SELECT FROM {horizons} WHERE consumer = $4::text AND source = $5::text AND scope = $8::text AND horizon >= $3::timestamptz)
+ON CONFLICT (key) DO NOTHING`,
+
+			// Never prepared: a plan made while the table was small would stay a sequential scan.
+			Lookup: `
+SELECT m.key IS NOT NULL, m.processed_at IS NOT NULL,
+  EXISTS (SELECT FROM {horizons} WHERE consumer = $3::text AND source = $4::text AND scope = $5::text AND horizon >= $2::timestamptz),
+  m.fingerprint, m.consumer, m.source, m.message_id
+FROM (SELECT 1) AS one LEFT JOIN {inbox} AS m ON m.key = $1::uuid`,
+
+			PutScheme: `INSERT INTO {consumers} (consumer, key_scheme) VALUES ($1, $2) ON CONFLICT (consumer) DO NOTHING`,
+			GetScheme: `SELECT key_scheme FROM {consumers} WHERE consumer = $1`,
+		},
+		schema: schemaStatements{
+			// Transaction-scoped, so that a migration that is killed leaves no lock, also behind a pooler.
+			begin: "BEGIN",
+			lock:  "SELECT pg_advisory_xact_lock({lock})",
+			// CREATE SCHEMA needs a right that the role may not have, also when the schema is there: look first.
+			hasSchema:       "SELECT count(*) FROM pg_namespace WHERE nspname = {schema}",
+			createSchema:    "CREATE SCHEMA {quotedSchema}",
+			hasTable:        "SELECT count(*) FROM pg_class WHERE oid = to_regclass({table})",
+			quotedCatalogue: true,
+			versionsTable: `CREATE TABLE IF NOT EXISTS {migrations} (
+  version    integer     NOT NULL PRIMARY KEY,
+  name       text        NOT NULL,
+  applied_at timestamptz NOT NULL DEFAULT now()
+)`,
+		},
+	}
+}
+
+// IdleTimeout gives the statement that sets idle_in_transaction_session_timeout for the transaction it runs in; empty
+// for 0.
+func IdleTimeout(d time.Duration) string {
+	if d <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("SET LOCAL idle_in_transaction_session_timeout = %d", d.Milliseconds())
+}

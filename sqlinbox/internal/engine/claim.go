@@ -1,0 +1,123 @@
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	inbox "github.com/watermill-contrib/watermill-inbox"
+)
+
+// Claim is a delivery in the form in which it is stored.
+type Claim struct {
+	Key         inbox.StorageKey
+	Fingerprint inbox.Fingerprint
+	MessageTime time.Time // zero: unknown
+	Consumer    string    // as readable text, see EncodeText
+	Source      string
+	MessageID   string
+	Topic       string
+	Scope       string // of the horizon; empty: the whole (consumer, source)
+	LockID      int64  // of the advisory lock
+}
+
+func newClaim(d inbox.Delivery, space LockSpace) *Claim {
+	key := d.StorageKey()
+	return &Claim{
+		Key:         key,
+		Fingerprint: d.Fingerprint,
+		MessageTime: d.MessageTime,
+		Consumer:    EncodeText(d.Key.Consumer),
+		Source:      EncodeText(d.Key.Source),
+		MessageID:   EncodeText(d.Key.ID),
+		Topic:       EncodeText(d.Topic),
+		LockID:      space.ID(key),
+	}
+}
+
+// Row is what a read found under a key that could not be claimed.
+type Row struct {
+	Found       bool
+	Processed   bool
+	Late        bool // the message's time is not after the horizon
+	Fingerprint inbox.Fingerprint
+	Consumer    string
+	Source      string
+	MessageID   string
+}
+
+// classify tells the deliveries of a taken key apart; the row is known to be found, or late. The order matters: a
+// duplicate is a duplicate even when it is late.
+func (p *process) classify(row *Row) error {
+	c := p.claim
+	if !row.Found {
+		return fmt.Errorf("%w (message time %s)", inbox.ErrLate, c.MessageTime.UTC().Format(time.RFC3339Nano))
+	}
+	if row.Consumer != c.Consumer || row.Source != c.Source || row.MessageID != c.MessageID {
+		return fmt.Errorf("%w: %s holds %s/%s/%s", inbox.ErrKeyCollision, c.Key, row.Consumer, row.Source, row.MessageID)
+	}
+	if row.Fingerprint != c.Fingerprint {
+		if !p.d.AcceptMismatch {
+			return fmt.Errorf("%w: fingerprint %x, remembered %x", inbox.ErrMismatch, c.Fingerprint, row.Fingerprint)
+		}
+		p.result.Mismatch = true
+	}
+	p.result.Outcome = inbox.OutcomeQueued
+	if row.Processed {
+		p.result.Outcome = inbox.OutcomeDuplicate
+	}
+	return nil
+}
+
+// LockSpace is a hash of what keeps two inboxes in one database apart: schema, prefix, table.
+type LockSpace [sha256.Size]byte
+
+// NewLockSpace gives the lock space of a table.
+func NewLockSpace(parts ...string) LockSpace {
+	var b []byte
+	for _, part := range parts {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(part)))
+		b = append(b, part...)
+	}
+	return sha256.Sum256(b)
+}
+
+// ID is the number of the advisory lock of a key: 64 bits of SHA-256 over the space and the key.
+func (s LockSpace) ID(key inbox.StorageKey) int64 {
+	var b [len(s) + len(key)]byte
+	copy(b[:], s[:])
+	copy(b[len(s):], key[:])
+	sum := sha256.Sum256(b[:])
+	return int64(binary.BigEndian.Uint64(sum[:8]))
+}
+
+// The key schemes: how storage keys are made, remembered per consumer. Another scheme would give a remembered message
+// another key, and a second effect.
+const (
+	schemeID      = "1"
+	schemeKeyTime = "1+key_time"
+)
+
+// checkScheme compares the delivery's key scheme with the consumer's, which the first claim of a consumer fixes. It
+// costs a statement of its own once per consumer and process.
+func (p *process) checkScheme(ctx context.Context) error {
+	want := schemeID
+	if p.d.HasKeyTime {
+		want = schemeKeyTime
+	}
+	have, known := p.schemes.Load(p.claim.Consumer)
+	if !known {
+		registered, err := p.backend.Scheme(ctx, p.claim.Consumer, want)
+		if err != nil {
+			return Named(p.fault(err), err)
+		}
+		have = registered
+		p.schemes.Store(p.claim.Consumer, have)
+	}
+	if have != want {
+		return fmt.Errorf("%w: it is %q, this program has %q", inbox.ErrKeyScheme, have, want)
+	}
+	return nil
+}

@@ -1,0 +1,259 @@
+// Package engine is the algorithm of Process, the same for every driver: claim, call the handler, commit; tell the
+// other deliveries apart; wait for copies in flight; run a transaction again after a serialization failure.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	inbox "github.com/watermill-contrib/watermill-inbox"
+)
+
+// Backend is one way of talking to one kind of database.
+type Backend interface {
+	// Claim begins a transaction and claims c in it. A Tx in the answer: claimed. A Row: the key is taken, the
+	// transaction is rolled back, and this is what a read after that found. Neither: somebody holds the key now.
+	// wait bounds the time spent on a database whose claim cannot do without waiting.
+	Claim(ctx context.Context, c *Claim, wait time.Duration) (Answer, error)
+	// Scheme registers the key scheme of a consumer unless it has one, and gives the one it has.
+	Scheme(ctx context.Context, consumer, scheme string) (string, error)
+	// Fault tells what kind of trouble a database error is.
+	Fault(err error) Fault
+}
+
+// Answer is what a claim found.
+type Answer struct {
+	Tx  Tx
+	Row *Row
+}
+
+// Tx is the transaction of a claimed message. Rollback gives the connection back and can always be called, also after
+// a failed Commit.
+type Tx interface {
+	Scope() *Scope
+	Commit(ctx context.Context) error
+	Rollback(ctx context.Context) error
+}
+
+// Engine runs Process for a store.
+type Engine struct {
+	backend  Backend
+	settings Settings
+	schemes  sync.Map // consumer → key scheme, once it is known
+}
+
+// New gives an engine over backend.
+func New(backend Backend, settings Settings) *Engine {
+	return &Engine{backend: backend, settings: settings.resolved()}
+}
+
+// Process is inbox.Store's Process.
+func (e *Engine) Process(ctx context.Context, d inbox.Delivery, fn inbox.Func) (inbox.Result, error) {
+	p := &process{Engine: e, d: d, claim: newClaim(d, e.settings.LockSpace)}
+	if err := p.checkScheme(ctx); err != nil {
+		return inbox.Result{}, p.fail(inbox.PhaseClaim, err)
+	}
+	for {
+		messages, done, err := p.try(ctx, fn)
+		if done || err != nil {
+			p.result.Messages = messages
+			return p.result, err
+		}
+	}
+}
+
+// process is one call of Process.
+type process struct {
+	*Engine
+	d      inbox.Delivery
+	claim  *Claim
+	result inbox.Result
+	pause  pause
+	// Faults that are tried once more, on another connection or with another plan; never counted as retries.
+	reconnected, replanned bool
+}
+
+// try is one turn of the loop: not done and no error means to try again.
+func (p *process) try(ctx context.Context, fn inbox.Func) (messages []*message.Message, done bool, err error) {
+	began := time.Now()
+	answer, err := p.backend.Claim(ctx, p.claim, p.settings.InFlightWait-p.result.Wait)
+	switch {
+	case err != nil && p.tryClaimAgain(ctx, err):
+		return nil, false, nil
+	case err != nil && p.fault(err) == FaultBusy:
+		p.result.Wait += time.Since(began)
+		return nil, false, p.waitTurn(ctx)
+	case err != nil:
+		return nil, false, p.fail(inbox.PhaseClaim, Named(p.fault(err), err))
+	case answer.Tx != nil:
+		return p.run(ctx, answer.Tx, fn)
+	case answer.Row != nil:
+		if busy := !answer.Row.Found && !answer.Row.Late; !busy {
+			if err := p.classify(answer.Row); err != nil {
+				return nil, false, p.fail(inbox.PhaseClaim, err)
+			}
+			return nil, true, nil
+		}
+	}
+	return nil, false, p.waitTurn(ctx)
+}
+
+// tryClaimAgain tells whether a failed claim is worth another one. Nothing can have been committed by it.
+func (p *process) tryClaimAgain(ctx context.Context, err error) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	switch p.fault(err) {
+	case FaultSerialization:
+		return p.retry(ctx, err)
+	case FaultLost: // an idle connection that a restart or a proxy had killed: the pool gives another one
+		again := !p.reconnected
+		p.reconnected = true
+		return again
+	case FaultStalePlan: // DDL changed the table under a cached statement
+		again := !p.replanned
+		p.replanned = true
+		return again
+	}
+	return false
+}
+
+// run calls the handler in a claimed transaction and ends it.
+//
+// The rollback in the defer is for panics and runtime.Goexit: whatever the handler does, the connection goes back.
+func (p *process) run(ctx context.Context, tx Tx, fn inbox.Func) (messages []*message.Message, done bool, err error) {
+	scope := tx.Scope()
+	ended := false
+	defer func() {
+		scope.close()
+		if !ended {
+			_ = p.rollback(ctx, tx)
+		}
+	}()
+
+	messages, err = fn(withScope(ctx, scope))
+	scope.close()
+	p.result.TxUnused = err == nil && !scope.used.Load()
+
+	if err != nil || scope.doomed() != nil {
+		ended = true
+		return nil, false, p.handlerFailed(ctx, tx, err, scope.doomed())
+	}
+
+	err = p.commit(ctx, tx)
+	if err != nil {
+		_ = p.rollback(ctx, tx)
+	}
+	ended = true
+	if err != nil {
+		return nil, false, p.commitFailed(ctx, err)
+	}
+	p.result.Outcome = inbox.OutcomeProcessed
+	return messages, true, nil
+}
+
+// handlerFailed rolls back and gives the error to return; nil when the transaction is to be run again.
+func (p *process) handlerFailed(ctx context.Context, tx Tx, err, doom error) error {
+	fault := FaultNone
+	if err != nil {
+		fault = p.backend.Fault(err)
+	}
+	rollbackErr := p.rollback(ctx, tx)
+	if doom == nil && errors.Is(rollbackErr, inbox.ErrTxManaged) {
+		doom, rollbackErr = rollbackErr, nil
+	}
+	if fault == FaultSerialization && doom == nil && p.retry(ctx, err) {
+		return nil
+	}
+	switch {
+	case err == nil:
+	case rollbackErr != nil:
+		// The handler's error may be anything, but its connection is dead: the message is to stay in the broker.
+		err = fmt.Errorf("%w; rollback: %w (%w)", err, rollbackErr, inbox.ErrUnavailable)
+	case fault == FaultSerialization || fault == FaultLost || fault == FaultUnavailable || fault == FaultReadOnly:
+		err = Named(fault, err)
+	}
+	return p.fail(inbox.PhaseHandle, join(err, doom))
+}
+
+// commitFailed gives the error to return; nil when the transaction is to be run again.
+func (p *process) commitFailed(ctx context.Context, err error) error {
+	if errors.Is(err, inbox.ErrTxManaged) || errors.Is(err, inbox.ErrTxAborted) {
+		return p.fail(inbox.PhaseHandle, err)
+	}
+	switch f := p.fault(err); f {
+	case FaultSerialization, FaultBusy:
+		if p.retry(ctx, err) {
+			return nil
+		}
+		return p.fail(inbox.PhaseCommit, fmt.Errorf("%w: %w", inbox.ErrSerialization, err))
+	case FaultLost:
+		// The reply to COMMIT is missing. It may have been done: trying again here could do the work twice.
+		return p.fail(inbox.PhaseCommit, fmt.Errorf("%w: %w", inbox.ErrCommitUnknown, err))
+	default:
+		return p.fail(inbox.PhaseCommit, Named(f, err))
+	}
+}
+
+// retry tells whether the whole transaction may be run again, and pauses a little first so that two transactions that
+// met do not meet again at once.
+func (p *process) retry(ctx context.Context, cause error) bool {
+	if p.result.TxRetries >= p.settings.TxRetries || ctx.Err() != nil {
+		return false
+	}
+	p.result.TxRetries++
+	p.settings.Logger.Debug("Running the transaction again after a serialization failure", watermill.LogFields{
+		"consumer": p.d.Key.Consumer, "message_id": p.d.Key.ID, "tx_retry": p.result.TxRetries, "cause": cause.Error(),
+	})
+	return sleep(ctx, retryPause(p.result.TxRetries)) == nil
+}
+
+// waitTurn waits before the next claim of a key that is in flight elsewhere. No connection is held meanwhile.
+func (p *process) waitTurn(ctx context.Context) error {
+	left := p.settings.InFlightWait - p.result.Wait
+	if left <= 0 {
+		return p.fail(inbox.PhaseClaim, fmt.Errorf("%w: waited %v (InFlightWait is %v)", inbox.ErrInFlight, p.result.Wait.Round(time.Millisecond), p.settings.InFlightWait))
+	}
+	began := time.Now()
+	err := sleep(ctx, min(p.pause.next(), left))
+	p.result.Wait += time.Since(began)
+	if err != nil {
+		return p.fail(inbox.PhaseClaim, fmt.Errorf("%w: %w", inbox.ErrInFlight, err))
+	}
+	return nil
+}
+
+// commit and rollback are detached from the message's context: if the handler returned nil, its work is committed,
+// whatever became of the context by then.
+func (p *process) commit(ctx context.Context, tx Tx) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.settings.CommitTimeout)
+	defer cancel()
+	return tx.Commit(ctx)
+}
+
+func (p *process) rollback(ctx context.Context, tx Tx) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.settings.CommitTimeout)
+	defer cancel()
+	return tx.Rollback(ctx)
+}
+
+func (p *process) fail(phase inbox.Phase, err error) error {
+	return &inbox.Error{Phase: phase, Key: p.d.Key, Handler: p.d.Handler, Err: err}
+}
+
+// join keeps the handler's own error in front of what doomed its transaction.
+func join(err, doom error) error {
+	switch {
+	case doom == nil:
+		return err
+	case err == nil:
+		return doom
+	}
+	return fmt.Errorf("%w; %w", err, doom)
+}

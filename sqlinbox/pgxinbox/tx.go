@@ -1,0 +1,112 @@
+package pgxinbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	inbox "github.com/watermill-contrib/watermill-inbox"
+	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
+)
+
+// TxFromContext gives the transaction of the message that is being handled: pgx's own, with savepoints (Begin), large
+// objects and batches. It belongs to the inbox: Commit and Rollback (also in a defer) answer inbox.ErrTxManaged and
+// doom it, and COMMIT or ROLLBACK as SQL is found out before the ack. After the handler it is gone. Outside a handler
+// behind the middleware the error is inbox.ErrNoTx.
+func TxFromContext(ctx context.Context) (pgx.Tx, error) {
+	return engine.TxFromContext[pgx.Tx](ctx)
+}
+
+// ConsumerHandler makes a handler that cannot forget the transaction: for router.AddConsumerHandler.
+func ConsumerHandler(fn func(ctx context.Context, tx pgx.Tx, msg *message.Message) error) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		ctx := msg.Context()
+		tx, err := TxFromContext(ctx)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, tx, msg)
+	}
+}
+
+// handlerTx is what the handler gets: pgx's transaction, without the right to end it.
+type handlerTx struct {
+	pgx.Tx
+	scope *engine.Scope
+}
+
+// Commit dooms the transaction; it is the inbox that commits.
+func (tx handlerTx) Commit(context.Context) error { return tx.refuse() }
+
+// Rollback dooms the transaction; it is the inbox that rolls back, when the handler returns an error.
+func (tx handlerTx) Rollback(context.Context) error { return tx.refuse() }
+
+func (tx handlerTx) refuse() error {
+	if tx.scope.Over() { // an idle `defer tx.Rollback` in a goroutine that outlived the handler
+		return pgx.ErrTxClosed
+	}
+	tx.scope.Doom(inbox.ErrTxManaged)
+	return inbox.ErrTxManaged
+}
+
+// transaction is engine.Tx on pgx.
+type transaction struct {
+	conn     *pgxpool.Conn
+	inner    pgx.Tx
+	scope    engine.Scope
+	released bool
+}
+
+func newTransaction(conn *pgxpool.Conn, inner pgx.Tx) *transaction {
+	t := &transaction{conn: conn, inner: inner}
+	t.scope.Handle = handlerTx{inner, &t.scope}
+	return t
+}
+
+func (t *transaction) Scope() *engine.Scope { return &t.scope }
+
+// Commit commits, unless the connection is no longer inside the transaction that was begun.
+func (t *transaction) Commit(ctx context.Context) error {
+	if t.outside() {
+		return inbox.ErrTxManaged
+	}
+	err := t.inner.Commit(ctx)
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
+		return fmt.Errorf("%w (%w)", inbox.ErrTxAborted, err)
+	}
+	if err == nil {
+		t.release()
+	}
+	return err
+}
+
+// Rollback rolls back and gives the connection back, whatever state the transaction is in.
+func (t *transaction) Rollback(ctx context.Context) error {
+	if t.released {
+		return nil
+	}
+	defer t.release()
+	if t.outside() {
+		return inbox.ErrTxManaged
+	}
+	err := t.inner.Rollback(ctx)
+	if errors.Is(err, pgx.ErrTxClosed) {
+		return nil // Commit has failed before
+	}
+	return err
+}
+
+func (t *transaction) release() {
+	t.released = true
+	t.conn.Release()
+}
+
+// outside tells that the handler ended the transaction by SQL.
+func (t *transaction) outside() bool {
+	pg := t.conn.Conn().PgConn()
+	return !pg.IsClosed() && pg.TxStatus() == 'I'
+}

@@ -1,0 +1,6 @@
+package tests
+
+// operators are the cases about what operators see (I).
+func (s *suite) operators() []testCase {
+	return []testCase{}
+}
