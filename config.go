@@ -50,6 +50,13 @@ type Config struct {
 	// cannot be added to or removed from a consumer that has a memory ([ErrKeyScheme]). Defaults to none.
 	KeyTime func(msg *message.Message) time.Time
 
+	// Replay says how long the messages that handlers return come back with duplicates. Defaults to ReplayUntilAcked.
+	Replay ReplayPolicy
+
+	// Outbox publishes what handlers return inside their transaction, to the handler's publish topic; nothing is then
+	// recorded, and nothing returned to the router. Defaults to none: they are recorded, and the router publishes them.
+	Outbox Outbox
+
 	// Bypass is true for messages that the inbox must leave alone: no transaction, no memory, handled every time they
 	// arrive. See [BypassHandlers] and [BypassUnknown]. Defaults to none.
 	Bypass func(msg *message.Message) bool
@@ -73,6 +80,9 @@ func (c *Config) setDefaults() {
 	if c.Mismatch == "" {
 		c.Mismatch = MismatchReject
 	}
+	if c.Replay == "" {
+		c.Replay = ReplayUntilAcked
+	}
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
@@ -90,6 +100,11 @@ func (c Config) Validate() error {
 	case "", MismatchReject, MismatchReport:
 	default:
 		return &ConfigError{"inbox.Config.Mismatch", c.Mismatch, "must be MismatchReject or MismatchReport"}
+	}
+	switch c.Replay {
+	case "", ReplayUntilAcked, ReplayAlways:
+	default:
+		return &ConfigError{"inbox.Config.Replay", c.Replay, "must be ReplayUntilAcked or ReplayAlways"}
 	}
 	if c.Grace < 0 {
 		return &ConfigError{"inbox.Config.Grace", c.Grace, "must not be negative"}

@@ -37,8 +37,17 @@ func (v *delivery) process() (produced []*message.Message, err error) {
 
 	result, err := v.in.store.Process(ctx, v.d, v.work())
 	returned = true
+	if err == nil {
+		if err = v.checkReplay(result); err != nil {
+			err = &Error{Phase: PhaseClaim, Key: v.d.Key, Handler: v.d.Handler, Err: err}
+		}
+	}
 	if err = v.end(result, err); err != nil {
 		return nil, err
+	}
+	if len(result.Messages) > 0 {
+		v.logReplay(result)
+		v.watch()
 	}
 	return result.Messages, nil
 }
@@ -67,7 +76,14 @@ func (v *delivery) work() Func {
 			// arrived. Metadata stays as the handler left it, for a poison queue to keep.
 			v.msg.Payload = bytes.Clone(payload)
 		}
-		return produced, err
+		if err != nil || len(produced) == 0 {
+			return produced, err
+		}
+		complete(produced, metadata)
+		if v.in.config.Outbox != nil {
+			return nil, v.sendOut(v.msg.Context(), produced)
+		}
+		return produced, nil
 	}
 }
 

@@ -13,9 +13,11 @@
 // writes through its transaction is committed exactly once per consumer, source and message id, for as long as the
 // memory of the message is kept:
 //
-//   - the claim of the message and the handler's writes are one local transaction: all of it or none of it;
+//   - the claim of the message, the handler's writes and the messages it returns are one local transaction: all of it or
+//     none of it;
 //   - the broker is acked only after that commit; every earlier crash ends in a redelivery;
-//   - a duplicate never runs the handler;
+//   - a duplicate never runs the handler; messages that the first run returned and that no ack has proved to be
+//     published come back with it, with the same UUIDs;
 //   - what the library cannot know (no id, an id used for other content, a message older than the memory) it says in a
 //     typed error or a counted outcome. It never guesses and never drops in silence.
 //
@@ -35,7 +37,7 @@
 //	Recoverer                                     inside, a panic that it made an error is still rolled back, but
 //	                                              the inbox can no longer tell a panic
 //	inbox                                         once: to the router, or to each handler
-//	CorrelationID                                 outside, it is never asked for a duplicate's messages
+//	CorrelationID                                 either side: what a handler returns inherits the correlation id
 //
 // [IsTransient] and [IsPermanent] tell Retry and PoisonQueue what to do with the inbox's own errors.
 package inbox

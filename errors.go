@@ -28,20 +28,24 @@ var (
 // Errors that are not the message's fault; [IsTransient] is true for them. The message stays in the broker and is
 // delivered again; it must not go to a poison queue.
 var (
-	// ErrInFlight means that a copy of the message was still being handled elsewhere when InFlightWait ended.
-	ErrInFlight = errors.New("a copy of the message is in flight elsewhere")
+	// ErrInFlight means that a copy of the message was still being handled elsewhere when InFlightWait ended; on SQLite,
+	// whose writers all wait for each other, it may also have been another message.
+	ErrInFlight = errors.New("a copy of the message is, or may be, in flight elsewhere")
 	// ErrNoConsumer means that neither the router nor Config.Consumer named a consumer.
 	ErrNoConsumer = errors.New("no consumer: run the handler in a router, use As, or set Config.Consumer")
 	// ErrKeyScheme means that the consumer's earlier messages were remembered under another key scheme.
 	ErrKeyScheme = errors.New("the consumer's memory has another key scheme: Config.KeyTime cannot be added to or removed from a consumer")
 	// ErrNoPartition means that the memory is partitioned and the message's partition is missing.
 	ErrNoPartition = errors.New("the memory has no partition for this message")
-	// ErrTxManaged means that the handler ended the transaction that belongs to the inbox.
+	// ErrTxManaged means that the handler ended the transaction that belongs to the inbox. Where it could really commit
+	// (a *sql.Tx, or COMMIT as SQL), its work and the claim are committed, and the redelivery is a duplicate.
 	ErrTxManaged = errors.New("the transaction belongs to the inbox: remove the handler's Commit, Rollback or `defer tx.Rollback()`, and COMMIT or ROLLBACK in its SQL")
 	// ErrTxAborted means that the handler returned nil after an SQL error that had already aborted its transaction.
 	ErrTxAborted = errors.New("the handler returned nil, but a statement in its transaction had failed: return the error, or wrap the statement in a savepoint")
 	// ErrNested means that an inbox was entered while another message's transaction was open in the same call chain.
 	ErrNested = errors.New("an inbox inside another inbox's transaction: two transactions cannot commit together; add the middleware once")
+	// ErrNoPublishTopic means that there are messages to publish in a handler that has no publish topic.
+	ErrNoPublishTopic = errors.New("the handler has no publish topic: register it with AddHandler")
 	// ErrNoTx means that the context carries no open transaction of the store that was asked.
 	ErrNoTx = errors.New("no inbox transaction in this context: use msg.Context() inside a handler behind the inbox middleware")
 	// ErrSchema means that the inbox's tables are missing or of another version.
@@ -63,7 +67,8 @@ var permanentErrors = [...]error{
 
 var transientErrors = [...]error{
 	context.Canceled, context.DeadlineExceeded,
-	ErrInFlight, ErrNoConsumer, ErrKeyScheme, ErrNoPartition, ErrTxManaged, ErrTxAborted, ErrNested, ErrNoTx, ErrSchema,
+	ErrInFlight, ErrNoConsumer, ErrKeyScheme, ErrNoPartition, ErrTxManaged, ErrTxAborted, ErrNested, ErrNoPublishTopic,
+	ErrNoTx, ErrSchema,
 	ErrReadOnly, ErrSerialization, ErrUnavailable, ErrCommitUnknown,
 }
 

@@ -79,6 +79,7 @@ func (in *Inbox) identify(msg *message.Message, as string) (Delivery, error) {
 		Handler:        message.HandlerNameFromCtx(ctx),
 		Topic:          message.SubscribeTopicFromCtx(ctx),
 		AcceptMismatch: in.config.Mismatch == MismatchReport,
+		Record:         in.config.Outbox == nil,
 	}
 	d.Key.Consumer = in.consumer(msg, as, d.Handler)
 	source, id, err := in.config.Identity(msg)

@@ -43,6 +43,8 @@ type Delivery struct {
 	MessageTime time.Time
 	// KeyTime is the time in the storage key where the id carries none; zero is none.
 	KeyTime time.Time
+	// Record keeps what fn returns in the transaction, to be given back with duplicates until Acked.
+	Record bool
 	// HasKeyTime tells that the consumer's keys are made with Config.KeyTime, also when KeyTime is zero.
 	HasKeyTime bool
 }
@@ -54,8 +56,10 @@ func (d Delivery) StorageKey() StorageKey { return d.Key.StorageAt(d.KeyTime) }
 type Result struct {
 	// Outcome is Processed, Duplicate or Queued.
 	Outcome Outcome
-	// Messages are to be published by the router.
+	// Messages are to be published by the router: what fn returned or, on a Duplicate, what is recorded of it.
 	Messages []*message.Message
+	// RecordedBy is the handler that produced the recorded messages of a Duplicate.
+	RecordedBy string
 	// Mismatch is set on a Duplicate whose content differs from the first delivery's (Delivery.AcceptMismatch).
 	Mismatch bool
 	// TxUnused is set when fn never asked for its transaction.

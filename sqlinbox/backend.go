@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	inbox "github.com/watermill-contrib/watermill-inbox"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/dialect"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
 )
@@ -32,12 +33,15 @@ func newBackend(db *sql.DB, config Config) *backend {
 		schema:  d.NewSchema(config.Schema, config.prefix(), 0),
 		options: &sql.TxOptions{Isolation: config.Isolation},
 	}
-	if config.Dialect == PostgreSQL {
-		if config.Isolation == sql.LevelDefault {
+	switch config.Dialect {
+	case PostgreSQL:
+		b.idleTimeout = dialect.IdleTimeout(config.IdleTimeout)
+		fallthrough
+	case MySQL:
+		if config.Isolation == sql.LevelDefault && !config.readCommitted {
 			b.options.Isolation = sql.LevelReadCommitted
 		}
-		b.idleTimeout = dialect.IdleTimeout(config.IdleTimeout)
-	} else {
+	case SQLite:
 		b.options.Isolation = sql.LevelDefault
 	}
 	return b
@@ -87,7 +91,7 @@ func (b *backend) begin(ctx context.Context, conn *sql.Conn, wait time.Duration)
 	if err == nil && !limited && !ended {
 		// From here on nothing calls cancel but the end of the transaction.
 		return &transaction{
-			conn: conn, tx: tx, pg: pgConnOf(conn), sqlite: b.config.Dialect == SQLite,
+			backend: b, conn: conn, tx: tx, pg: pgConnOf(conn),
 			scope: engine.Scope{Handle: tx}, release: cancel,
 		}, nil
 	}
@@ -122,28 +126,36 @@ func (b *backend) insert(ctx context.Context, tx *sql.Tx, c *engine.Claim) (bool
 	if b.config.Dialect == PostgreSQL {
 		args = append(args, c.LockID)
 	}
-	result, err := tx.ExecContext(ctx, b.sql.Claim, args...)
+	if b.sql.Probe.SQL != "" {
+		if err := tx.QueryRowContext(ctx, b.sql.Probe.SQL, b.sql.Probe.Args(args...)...).Scan(new(int)); err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return false, claimBusy(err)
+		}
+	}
+	result, err := tx.ExecContext(ctx, b.sql.Claim.SQL, b.sql.Claim.Args(args...)...)
+	if mysqlCode(err) == mysqlDuplicate {
+		return false, nil
+	}
 	if err != nil {
-		return false, err
+		return false, claimBusy(err)
 	}
 	n, err := result.RowsAffected()
 	return n == 1, err
 }
 
 func (b *backend) lookup(ctx context.Context, t *transaction, c *engine.Claim) (*engine.Row, error) {
-	args := []any{b.bytes16(c.Key), b.time(c.MessageTime), c.Consumer, c.Source, c.Scope}
+	args := b.sql.Lookup.Args(b.bytes16(c.Key), b.time(c.MessageTime), c.Consumer, c.Source, c.Scope)
 	if t.pg != nil {
 		args = append([]any{pgx.QueryExecModeExec}, args...) // not prepared, see dialect.PostgreSQL
 	}
 	var row engine.Row
 	var fingerprint []byte
-	var consumer, source, id sql.NullString
-	err := t.conn.QueryRowContext(ctx, b.sql.Lookup, args...).
-		Scan(&row.Found, &row.Processed, &row.Late, &fingerprint, &consumer, &source, &id)
+	var consumer, source, id, handler sql.NullString
+	err := t.conn.QueryRowContext(ctx, b.sql.Lookup.SQL, args...).
+		Scan(&row.Found, &row.Processed, &row.Late, &fingerprint, &consumer, &source, &id, &handler, &row.Recorded)
 	if err != nil {
 		return nil, err
 	}
-	row.Consumer, row.Source, row.MessageID = consumer.String, source.String, id.String
+	row.Consumer, row.Source, row.MessageID, row.RecordedBy = consumer.String, source.String, id.String, handler.String
 	if row.Found {
 		if row.Fingerprint, err = parse16(fingerprint); err != nil {
 			return nil, fmt.Errorf("fingerprint of %s: %w", c.Key, err)
@@ -152,12 +164,34 @@ func (b *backend) lookup(ctx context.Context, t *transaction, c *engine.Claim) (
 	return &row, nil
 }
 
-// Scheme is engine.Backend's Scheme. The insert commits by itself before the read: the first writer wins.
-func (b *backend) Scheme(ctx context.Context, consumer, scheme string) (string, error) {
-	if _, err := b.db.ExecContext(ctx, b.sql.PutScheme, consumer, scheme); err != nil {
-		return "", b.missingTable(ctx, err)
+// Scheme is engine.Backend's Scheme. The insert commits by itself before the second read: the first writer wins.
+func (b *backend) Scheme(ctx context.Context, consumer, scheme string) (have string, err error) {
+	get, put := b.sql.GetScheme, b.sql.PutScheme
+	read := func() error { return b.db.QueryRowContext(ctx, get.SQL, get.Args(consumer)...).Scan(&have) }
+	if err = read(); errors.Is(err, sql.ErrNoRows) {
+		_, err = b.db.ExecContext(ctx, put.SQL, put.Args(consumer, scheme)...)
+		if err == nil || mysqlCode(err) == mysqlDuplicate {
+			err = read()
+		}
 	}
-	var have string
-	err := b.db.QueryRowContext(ctx, b.sql.GetScheme, consumer).Scan(&have)
-	return have, err
+	return have, b.missingTable(ctx, err)
+}
+
+// Forget is engine.Forgetter's Forget.
+func (b *backend) Forget(ctx context.Context, keys []inbox.StorageKey) error {
+	if b.config.Dialect == PostgreSQL {
+		_, err := b.db.ExecContext(ctx, b.sql.Forget.SQL, uuidArray(keys))
+		return err
+	}
+	tx, err := b.db.BeginTx(ctx, b.options)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after Commit there is nothing to roll back
+	for _, key := range keys {
+		if _, err := tx.ExecContext(ctx, b.sql.Forget.SQL, b.bytes16(key)); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
 }

@@ -18,6 +18,7 @@ type Dialect string
 // The databases.
 const (
 	PostgreSQL Dialect = "postgresql" // 14 and newer
+	MySQL      Dialect = "mysql"      // MariaDB 10.6 and newer; MySQL 8, which nothing here was run on
 	SQLite     Dialect = "sqlite"     // 3.42 and newer
 )
 
@@ -27,7 +28,8 @@ type Config struct {
 	Dialect Dialect
 
 	// Schema is where the tables are. A letter or underscore and up to 39 more letters, digits or underscores. On
-	// SQLite it must be empty. Defaults to PostgreSQL's current_schema() at the time of construction.
+	// SQLite it must be empty. Defaults to PostgreSQL's current_schema(), or MySQL's DATABASE(), at the time of
+	// construction.
 	Schema string
 
 	// TablePrefix is the name of the memory table, and the beginning of the others' names (…_horizons). The rule is
@@ -38,11 +40,14 @@ type Config struct {
 	InitializeSchema bool
 
 	// Isolation is the level of the transactions. At RepeatableRead and Serializable more messages meet a
-	// serialization failure and are run again. Defaults to READ COMMITTED; SQLite has only its own (serializable).
+	// serialization failure and are run again. Defaults to READ COMMITTED; SQLite has only its own (serializable). On
+	// MySQL and MariaDB, whose own default is another, it costs a statement for each message unless the DSN sets it
+	// (MariaDB: tx_isolation='READ-COMMITTED', MySQL: transaction_isolation).
 	Isolation sql.IsolationLevel
 
 	// InFlightWait is how long a copy waits for another one that is in flight, before it gives up with
-	// inbox.ErrInFlight. No connection is held meanwhile. -1 gives up at once (SQLite: after 50 ms, since there the
+	// inbox.ErrInFlight. No connection is held meanwhile, and the wait for a free connection of the pool is not counted
+	// (the message's context bounds it). -1 gives up at once (SQLite: after 50 ms, since there the
 	// writers of other messages are waited for too). Defaults to 5 seconds.
 	InFlightWait time.Duration
 
@@ -53,7 +58,7 @@ type Config struct {
 	// IdleTimeout makes PostgreSQL end the transaction of a client that is silent for so long inside it
 	// (idle_in_transaction_session_timeout, for this transaction only): a client that vanished without closing its
 	// connection keeps its message from others until the server notices. It must be longer than any handler is silent
-	// towards the database. Ignored on SQLite. Defaults to 0: the server's setting.
+	// towards the database. PostgreSQL only. Defaults to 0: the server's setting.
 	IdleTimeout time.Duration
 
 	// CommitTimeout bounds a COMMIT or ROLLBACK, which do not obey the message's context. A COMMIT without an answer
@@ -62,6 +67,9 @@ type Config struct {
 
 	// Logger gets warnings of Validate and, as Debug, transaction retries. Defaults to watermill.NopLogger.
 	Logger watermill.LoggerAdapter
+
+	mariaDB       bool // what lookAtMySQL found
+	readCommitted bool
 }
 
 // Validate checks the values without touching the database and gives an [*inbox.ConfigError] for the first bad one.
@@ -107,10 +115,15 @@ func (c Config) dialect() (dialect.Dialect, error) {
 	switch c.Dialect {
 	case PostgreSQL:
 		return dialect.PostgreSQL(), nil
+	case MySQL:
+		if c.mariaDB {
+			return dialect.MariaDB(), nil
+		}
+		return dialect.MySQL(), nil
 	case SQLite:
 		return dialect.SQLite(), nil
 	}
-	return dialect.Dialect{}, bad("Dialect", c.Dialect, fmt.Sprintf("must be %q or %q", PostgreSQL, SQLite))
+	return dialect.Dialect{}, bad("Dialect", c.Dialect, fmt.Sprintf("must be %q, %q or %q", PostgreSQL, MySQL, SQLite))
 }
 
 func (c Config) prefix() string {

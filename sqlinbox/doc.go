@@ -18,5 +18,6 @@
 //	file:PATH?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)
 //
 // (modernc.org/sqlite). It has one writer at a time: the transactions of different messages wait for each other, also
-// while a handler runs. A pool of one connection (SetMaxOpenConns(1)) makes that wait fair.
+// while a handler runs. A pool of one connection (SetMaxOpenConns(1)) makes that wait fair; a handler that then uses the
+// *sql.DB instead of its transaction waits for itself.
 package sqlinbox

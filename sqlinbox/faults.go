@@ -26,7 +26,8 @@ const (
 	sqliteCantOpen = 14
 )
 
-// Fault is engine.Backend's Fault. It knows errors by code: SQLSTATE (pgx and lib/pq have that method) and SQLite's.
+// Fault is engine.Backend's Fault. It knows errors by code: SQLSTATE (pgx and lib/pq have that method), SQLite's and
+// MySQL's.
 func (b *backend) Fault(err error) engine.Fault {
 	if errors.Is(err, errWriterBusy) {
 		return engine.FaultBusy
@@ -37,6 +38,9 @@ func (b *backend) Fault(err error) engine.Fault {
 	var state interface{ SQLState() string }
 	if errors.As(err, &state) {
 		return engine.SQLStateFault(state.SQLState())
+	}
+	if code := mysqlCode(err); code != 0 {
+		return mysqlFault(code)
 	}
 	switch code := sqliteCode(err); code {
 	case 0:

@@ -87,20 +87,22 @@ func (b *backend) migrateOnce(ctx context.Context, s dialect.Schema, fn func(*mi
 		return b.migrationError(err)
 	}
 	defer func() {
-		if err != nil {
-			// Detached from ctx: a cancelled migration must not leave its transaction in the pool.
-			rollbackCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-			defer cancel()
-			_ = m.exec(rollbackCtx, "ROLLBACK")
+		// Detached from ctx: a cancelled migration must not leave its transaction or its lock in the pool.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		if err != nil && s.Begin != "" {
+			_ = m.exec(ctx, "ROLLBACK")
 		}
+		_ = m.exec(ctx, s.Unlock)
 	}()
-	if s.Lock != "" {
-		if err := m.exec(ctx, s.Lock); err != nil {
-			return b.migrationError(err)
-		}
+	if err := m.exec(ctx, s.Lock); err != nil {
+		return b.migrationError(err)
 	}
 	if err := fn(m); err != nil {
 		return b.migrationError(err)
+	}
+	if s.Begin == "" {
+		return nil
 	}
 	if err := m.exec(ctx, "COMMIT"); err != nil {
 		return b.migrationError(err)
@@ -184,7 +186,11 @@ func (m *migrator) all(ctx context.Context, statements []string) error {
 	return nil
 }
 
+// exec executes a statement; an empty one is not needed on the database.
 func (m *migrator) exec(ctx context.Context, sql string) error {
+	if sql == "" {
+		return nil
+	}
 	_, err := m.conn.ExecContext(ctx, sql)
 	return err
 }

@@ -16,7 +16,7 @@ type Store struct {
 	engine *engine.Engine
 }
 
-var _ inbox.Store = (*Store)(nil)
+var _ inbox.AckedStore = (*Store)(nil)
 
 // NewStore gives a store on db, whose tables must be there (see [Migrate]) unless Config.InitializeSchema is set. It
 // asks the database, so it fails with inbox.ErrSchema, inbox.ErrReadOnly or the database's own error where that cannot
@@ -42,6 +42,9 @@ func (s *Store) Process(ctx context.Context, d inbox.Delivery, fn inbox.Func) (i
 	return s.engine.Process(ctx, d, fn)
 }
 
+// Acked deletes the messages that were recorded for d, a little later and together with others. The middleware calls it.
+func (s *Store) Acked(d inbox.Delivery) { s.engine.Acked(d) }
+
 // prepare checks config and fills in the schema that an empty one stands for.
 func prepare(ctx context.Context, db *sql.DB, config Config) (Config, error) {
 	if db == nil {
@@ -49,6 +52,9 @@ func prepare(ctx context.Context, db *sql.DB, config Config) (Config, error) {
 	}
 	if err := config.Validate(); err != nil {
 		return config, err
+	}
+	if config.Dialect == MySQL {
+		return lookAtMySQL(ctx, db, config)
 	}
 	if config.Dialect != PostgreSQL || config.Schema != "" {
 		return config, nil

@@ -36,10 +36,10 @@ func ConsumerHandler(fn func(ctx context.Context, tx *sql.Tx, msg *message.Messa
 
 // transaction is engine.Tx over database/sql.
 type transaction struct {
+	backend *backend
 	conn    *sql.Conn
 	tx      *sql.Tx
 	pg      *pgconn.PgConn // nil: not pgx, or hidden by a wrapper
-	sqlite  bool
 	scope   engine.Scope
 	release context.CancelFunc
 	ended   bool
@@ -47,13 +47,16 @@ type transaction struct {
 
 func (t *transaction) Scope() *engine.Scope { return &t.scope }
 
-// Commit commits, unless the connection is no longer inside the transaction that was begun.
-func (t *transaction) Commit(ctx context.Context) error {
+// Commit keeps the record and commits, unless the connection is no longer inside the transaction that was begun.
+func (t *transaction) Commit(ctx context.Context, record *engine.Record) error {
 	if t.outside() {
 		return inbox.ErrTxManaged
 	}
 	stop := t.closeWith(ctx)
-	err := t.tx.Commit()
+	err := t.record(ctx, record)
+	if err == nil {
+		err = t.tx.Commit()
+	}
 	if !stop() && err != nil {
 		return fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
@@ -72,6 +75,17 @@ func (t *transaction) Commit(ctx context.Context) error {
 	return err
 }
 
+func (t *transaction) record(ctx context.Context, record *engine.Record) error {
+	if record == nil {
+		return nil
+	}
+	if t.pg != nil && t.pg.TxStatus() == 'E' {
+		return pgx.ErrTxCommitRollback
+	}
+	_, err := t.tx.ExecContext(ctx, t.backend.sql.Record.SQL, t.backend.bytes16(record.Key), record.Handler, record.Messages)
+	return err
+}
+
 // Rollback rolls back and gives the connection back, whatever state the transaction is in.
 func (t *transaction) Rollback(ctx context.Context) error {
 	if t.ended {
@@ -82,7 +96,7 @@ func (t *transaction) Rollback(ctx context.Context) error {
 	stop := t.closeWith(ctx)
 	defer stop()
 	err := t.tx.Rollback()
-	if t.sqlite && errors.Is(err, sql.ErrTxDone) {
+	if t.backend.config.Dialect == SQLite && errors.Is(err, sql.ErrTxDone) {
 		// database/sql takes a transaction for done after a COMMIT that failed; SQLite keeps it open (busy).
 		_, _ = t.conn.ExecContext(ctx, "ROLLBACK")
 	}

@@ -58,7 +58,10 @@ func (b *backend) validate(ctx context.Context, s dialect.Schema) error {
 // writable finds a standby, and a database or role that is read-only by its settings; it also looks at the settings
 // that tell how soon the server notices a client that vanished.
 func (b *backend) writable(ctx context.Context) error {
-	if b.config.Dialect != PostgreSQL {
+	switch b.config.Dialect {
+	case MySQL:
+		return b.mysqlWritable(ctx)
+	case SQLite:
 		return nil
 	}
 	var standby, readOnly bool

@@ -39,6 +39,17 @@ func (b *backend) time(t time.Time) any {
 		return nil
 	case b.config.Dialect == SQLite:
 		return t.UnixMilli()
+	case b.config.Dialect == MySQL: // as text: the driver would write it in the DSN's time zone
+		return t.UTC().Format("2006-01-02 15:04:05.999999")
 	}
 	return t
+}
+
+// uuidArray is the text of a PostgreSQL array, which every driver passes.
+func uuidArray(keys []inbox.StorageKey) string {
+	texts := make([]string, len(keys))
+	for i, key := range keys {
+		texts[i] = key.String()
+	}
+	return "{" + strings.Join(texts, ",") + "}"
 }

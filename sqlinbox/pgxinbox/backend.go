@@ -38,10 +38,7 @@ func (b *backend) Claim(ctx context.Context, c *engine.Claim, _ time.Duration) (
 	defer conn.Release()
 	if err != nil {
 		rollback(ctx, conn.Conn(), t.inner)
-		if b.Fault(err) == engine.FaultSchema {
-			err = fmt.Errorf("%w: run pgxinbox.Migrate or set Config.InitializeSchema: %w", inbox.ErrSchema, err)
-		}
-		return engine.Answer{}, err
+		return engine.Answer{}, b.named(err)
 	}
 	row, err := b.lookup(ctx, conn.Conn().PgConn(), c)
 	if err != nil {
@@ -56,12 +53,12 @@ func (b *backend) begin(ctx context.Context, conn *pgxpool.Conn, c *engine.Claim
 	if b.idleTimeout != "" {
 		batch.Queue(b.idleTimeout)
 	}
-	batch.Queue(b.sql.Claim,
+	batch.Queue(b.sql.Claim.SQL,
 		[16]byte(c.Key), [16]byte(c.Fingerprint), timestamp(c.MessageTime),
 		c.Consumer, c.Source, c.MessageID, c.Topic, c.Scope, c.LockID)
 
 	results := conn.SendBatch(ctx, batch)
-	t = newTransaction(conn, results.Tx())
+	t = newTransaction(conn, results.Tx(), &b.sql)
 	var tag pgconn.CommandTag
 	for range batch.QueuedQueries {
 		if tag, err = results.Exec(); err != nil {
@@ -89,14 +86,14 @@ func rollback(ctx context.Context, conn *pgx.Conn, tx pgx.Tx) {
 func (b *backend) lookup(ctx context.Context, pg *pgconn.PgConn, c *engine.Claim) (*engine.Row, error) {
 	batch := &pgconn.Batch{}
 	batch.ExecParams("rollback", nil, nil, nil, nil)
-	batch.ExecParams(b.sql.Lookup, [][]byte{
+	batch.ExecParams(b.sql.Lookup.SQL, [][]byte{
 		[]byte(c.Key.String()), timestampText(c.MessageTime), []byte(c.Consumer), []byte(c.Source), []byte(c.Scope),
 	}, nil, nil, []int16{pgx.BinaryFormatCode})
 	results, err := pg.ExecBatch(ctx, batch).ReadAll()
 	if err != nil {
 		return nil, err
 	}
-	if len(results) != 2 || len(results[1].Rows) != 1 || len(results[1].Rows[0]) != 7 {
+	if len(results) != 2 || len(results[1].Rows) != 1 || len(results[1].Rows[0]) != 9 {
 		return nil, errors.New("unexpected answer to the read of a taken key")
 	}
 	values := results[1].Rows[0]
@@ -105,6 +102,7 @@ func (b *backend) lookup(ctx context.Context, pg *pgconn.PgConn, c *engine.Claim
 		Consumer: string(values[4]), Source: string(values[5]), MessageID: string(values[6]),
 	}
 	copy(row.Fingerprint[:], values[3])
+	row.RecordedBy, row.Recorded = string(values[7]), values[8]
 	return row, nil
 }
 
@@ -125,14 +123,25 @@ func timestampText(t time.Time) []byte {
 	return []byte(t.UTC().Format("2006-01-02 15:04:05.999999Z07:00"))
 }
 
-// Scheme is engine.Backend's Scheme. The insert commits by itself before the read: the first writer wins.
-func (b *backend) Scheme(ctx context.Context, consumer, scheme string) (string, error) {
-	if _, err := b.pool.Exec(ctx, b.sql.PutScheme, consumer, scheme); err != nil {
-		return "", err
+// Scheme is engine.Backend's Scheme. The insert commits by itself before the second read: the first writer wins.
+func (b *backend) Scheme(ctx context.Context, consumer, scheme string) (have string, err error) {
+	read := func() error { return b.pool.QueryRow(ctx, b.sql.GetScheme.SQL, consumer).Scan(&have) }
+	if err = read(); errors.Is(err, pgx.ErrNoRows) {
+		if _, err = b.pool.Exec(ctx, b.sql.PutScheme.SQL, consumer, scheme); err == nil {
+			err = read()
+		}
 	}
-	var have string
-	err := b.pool.QueryRow(ctx, b.sql.GetScheme, consumer).Scan(&have)
-	return have, err
+	return have, b.named(err)
+}
+
+// Forget is engine.Forgetter's Forget.
+func (b *backend) Forget(ctx context.Context, keys []inbox.StorageKey) error {
+	plain := make([][16]byte, len(keys))
+	for i, key := range keys {
+		plain[i] = key
+	}
+	_, err := b.pool.Exec(ctx, b.sql.Forget.SQL, plain)
+	return err
 }
 
 // Fault is engine.Backend's Fault.
@@ -142,4 +151,12 @@ func (b *backend) Fault(err error) engine.Fault {
 		return engine.SQLStateFault(pgErr.Code)
 	}
 	return engine.FaultNone
+}
+
+// named says what to run when a table is missing.
+func (b *backend) named(err error) error {
+	if b.Fault(err) == engine.FaultSchema {
+		return fmt.Errorf("%w: run pgxinbox.Migrate or set Config.InitializeSchema: %w", inbox.ErrSchema, err)
+	}
+	return err
 }

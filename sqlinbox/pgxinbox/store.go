@@ -24,7 +24,7 @@ type Store struct {
 	engine *engine.Engine
 }
 
-var _ inbox.Store = (*Store)(nil)
+var _ inbox.AckedStore = (*Store)(nil)
 
 // NewStore gives a store on pool, whose tables must be there (see [Migrate]) unless Config.InitializeSchema is set. It
 // asks the database, so it fails with inbox.ErrSchema, inbox.ErrReadOnly or the database's own error where that cannot
@@ -66,6 +66,9 @@ func NewStore(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, e
 func (s *Store) Process(ctx context.Context, d inbox.Delivery, fn inbox.Func) (inbox.Result, error) {
 	return s.engine.Process(ctx, d, fn)
 }
+
+// Acked deletes the messages that were recorded for d, a little later and together with others. The middleware calls it.
+func (s *Store) Acked(d inbox.Delivery) { s.engine.Acked(d) }
 
 // Migrate is [sqlinbox.Migrate] on a pgx pool.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, config Config) error {

@@ -7,9 +7,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	inbox "github.com/watermill-contrib/watermill-inbox"
+	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/dialect"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
 )
 
@@ -36,7 +38,7 @@ func ConsumerHandler(fn func(ctx context.Context, tx pgx.Tx, msg *message.Messag
 // handlerTx is what the handler gets: pgx's transaction, without the right to end it.
 type handlerTx struct {
 	pgx.Tx
-	scope *engine.Scope
+	t *transaction
 }
 
 // Commit dooms the transaction; it is the inbox that commits.
@@ -46,10 +48,10 @@ func (tx handlerTx) Commit(context.Context) error { return tx.refuse() }
 func (tx handlerTx) Rollback(context.Context) error { return tx.refuse() }
 
 func (tx handlerTx) refuse() error {
-	if tx.scope.Over() { // an idle `defer tx.Rollback` in a goroutine that outlived the handler
+	if tx.t.scope.Over() { // an idle `defer tx.Rollback` in a goroutine that outlived the handler
 		return pgx.ErrTxClosed
 	}
-	tx.scope.Doom(inbox.ErrTxManaged)
+	tx.t.scope.Doom(inbox.ErrTxManaged)
 	return inbox.ErrTxManaged
 }
 
@@ -57,29 +59,62 @@ func (tx handlerTx) refuse() error {
 type transaction struct {
 	conn     *pgxpool.Conn
 	inner    pgx.Tx
+	sql      *dialect.Statements
 	scope    engine.Scope
+	atCommit atCommit
 	released bool
 }
 
-func newTransaction(conn *pgxpool.Conn, inner pgx.Tx) *transaction {
-	t := &transaction{conn: conn, inner: inner}
-	t.scope.Handle = handlerTx{inner, &t.scope}
+func newTransaction(conn *pgxpool.Conn, inner pgx.Tx, sql *dialect.Statements) *transaction {
+	t := &transaction{conn: conn, inner: inner, sql: sql}
+	t.scope.Handle = handlerTx{inner, t}
 	return t
 }
 
 func (t *transaction) Scope() *engine.Scope { return &t.scope }
 
-// Commit commits, unless the connection is no longer inside the transaction that was begun.
-func (t *transaction) Commit(ctx context.Context) error {
+// Commit commits, unless the connection is no longer inside the transaction that was begun. What is kept for COMMIT, the
+// record and the handler's ExecAtCommit, travels with it in one round trip.
+func (t *transaction) Commit(ctx context.Context, record *engine.Record) error {
 	if t.outside() {
 		return inbox.ErrTxManaged
 	}
-	err := t.inner.Commit(ctx)
+	if t.conn.Conn().PgConn().TxStatus() == 'E' {
+		return fmt.Errorf("%w (%w)", inbox.ErrTxAborted, pgx.ErrTxCommitRollback)
+	}
+	if record != nil {
+		t.atCommit.add(t.sql.Record.SQL, [16]byte(record.Key), record.Handler, record.Messages)
+	}
+	err := t.commit(ctx)
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return fmt.Errorf("%w (%w)", inbox.ErrTxAborted, err)
 	}
 	if err == nil {
 		t.release()
+	}
+	return err
+}
+
+func (t *transaction) commit(ctx context.Context) error {
+	batch := t.atCommit.take()
+	if batch == nil {
+		return t.inner.Commit(ctx)
+	}
+	// After a statement that fails the server skips the rest of the batch, COMMIT included: the caller rolls back.
+	batch.Queue("commit")
+	results := t.conn.Conn().SendBatch(ctx, batch)
+	var tag pgconn.CommandTag
+	var err error
+	for range batch.QueuedQueries {
+		if tag, err = results.Exec(); err != nil {
+			break
+		}
+	}
+	if closeErr := results.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil && tag.String() == "ROLLBACK" {
+		return pgx.ErrTxCommitRollback
 	}
 	return err
 }

@@ -11,17 +11,59 @@ type Statements struct {
 	// Claim inserts the memory row of a new message: one row inserted means claimed. Its arguments are key,
 	// fingerprint, message time, consumer, source, message id, topic and horizon scope; PostgreSQL's has the number of
 	// the advisory lock as the ninth.
-	Claim string
+	Claim Statement
+	// Probe finds out, before the claim and with its arguments, whether somebody holds the key; empty where the claim
+	// itself does not wait.
+	Probe Statement
 	// Lookup tells what stands under a key. Its arguments are key, message time, consumer, source and horizon scope;
-	// its one row: found, processed, late, fingerprint, consumer, source, message id.
-	Lookup string
+	// its one row: found, processed, late, fingerprint, consumer, source, message id, recorded handler and messages.
+	Lookup Statement
+	// Record keeps what a handler returned (key, handler, messages).
+	Record Statement
+	// Forget deletes records. On PostgreSQL its argument is an array of keys, elsewhere one key.
+	Forget Statement
 	// PutScheme registers a consumer's key scheme unless it has one (consumer, scheme); GetScheme reads it (consumer).
-	PutScheme, GetScheme string
+	PutScheme, GetScheme Statement
+}
+
+// Statement is SQL and the order in which it wants its arguments.
+type Statement struct {
+	SQL   string
+	order []int // nil: as they come
+}
+
+// Args puts the arguments into the statement's order.
+func (s Statement) Args(args ...any) []any {
+	if s.order == nil {
+		return args
+	}
+	ordered := make([]any, len(s.order))
+	for i, n := range s.order {
+		ordered[i] = args[n]
+	}
+	return ordered
+}
+
+var numbered = regexp.MustCompile(`\?\d`)
+
+// positional turns ?1, ?2, … into the plain ? of MySQL, whose arguments come in the order of the text.
+func positional(sql string) Statement {
+	s := Statement{order: []int{}}
+	s.SQL = numbered.ReplaceAllStringFunc(sql, func(mark string) string {
+		s.order = append(s.order, int(mark[1]-'1'))
+		return "?"
+	})
+	return s
+}
+
+// templates are Statements before the tables are filled in.
+type templates struct {
+	Claim, Probe, Lookup, Record, Forget, PutScheme, GetScheme string
 }
 
 // Names are the tables of one inbox, quoted and qualified.
 type Names struct {
-	Inbox, Horizons, Consumers, Migrations string
+	Inbox, Produced, Horizons, Consumers, Migrations string
 }
 
 var namePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,39}$`)
@@ -32,27 +74,32 @@ const NameRule = "must be a letter or underscore and up to 39 more letters, digi
 // ValidName tells whether a schema or table prefix is one that every database takes, with room for the tables' suffixes.
 func ValidName(name string) bool { return namePattern.MatchString(name) }
 
+// suffixes are those of the tables, to be put behind the prefix.
+var suffixes = [...]string{"", "_produced", "_consumers", "_horizons", "_migrations"}
+
 // NewNames gives the tables for a prefix in a schema; an empty schema leaves them unqualified.
 func NewNames(schema, prefix string, quote func(string) string) Names {
-	qualified := func(suffix string) string {
-		name := quote(prefix + suffix)
-		if schema != "" {
-			name = quote(schema) + "." + name
-		}
-		return name
-	}
+	name := func(suffix string) string { return qualified(schema, prefix+suffix, quote) }
 	return Names{
-		Inbox:      qualified(""),
-		Horizons:   qualified("_horizons"),
-		Consumers:  qualified("_consumers"),
-		Migrations: qualified("_migrations"),
+		Inbox:      name(""),
+		Produced:   name("_produced"),
+		Consumers:  name("_consumers"),
+		Horizons:   name("_horizons"),
+		Migrations: name("_migrations"),
 	}
 }
 
-// fill puts the tables' names into SQL written with {inbox}, {horizons}, {consumers}, {migrations}.
+func qualified(schema, table string, quote func(string) string) string {
+	if schema == "" {
+		return quote(table)
+	}
+	return quote(schema) + "." + quote(table)
+}
+
+// fill puts the tables' names into SQL written with {inbox}, {produced}, {horizons}, {consumers}, {migrations}.
 func (n Names) fill(sql string) string {
 	return strings.NewReplacer(
-		"{inbox}", n.Inbox, "{horizons}", n.Horizons, "{consumers}", n.Consumers, "{migrations}", n.Migrations,
+		"{inbox}", n.Inbox, "{produced}", n.Produced, "{horizons}", n.Horizons, "{consumers}", n.Consumers, "{migrations}", n.Migrations,
 	).Replace(strings.TrimSpace(sql))
 }
 
@@ -64,17 +111,24 @@ type Dialect struct {
 	// Migrations are the numbered steps, in order from 1.
 	Migrations []Migration
 
-	statements Statements
+	templates  templates
+	positional bool // the database knows only ?
 	schema     schemaStatements
 }
 
 // Statements gives the SQL for the tables of n.
 func (d Dialect) Statements(n Names) Statements {
+	statement := func(sql string) Statement {
+		if d.positional {
+			return positional(n.fill(sql))
+		}
+		return Statement{SQL: n.fill(sql)}
+	}
+	t := d.templates
 	return Statements{
-		Claim:     n.fill(d.statements.Claim),
-		Lookup:    n.fill(d.statements.Lookup),
-		PutScheme: n.fill(d.statements.PutScheme),
-		GetScheme: n.fill(d.statements.GetScheme),
+		Claim: statement(t.Claim), Probe: statement(t.Probe), Lookup: statement(t.Lookup),
+		Record: statement(t.Record), Forget: statement(t.Forget),
+		PutScheme: statement(t.PutScheme), GetScheme: statement(t.GetScheme),
 	}
 }
 

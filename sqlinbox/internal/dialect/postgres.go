@@ -16,7 +16,7 @@ func PostgreSQL() Dialect {
 		// does not get it would only wait for the other transaction inside the INSERT, holding a connection; so no row is
 		// inserted, and the caller waits without one. Behind the lock the row is either there and committed (ON CONFLICT)
 		// or not there. The horizon is looked at in the same statement, so in the same snapshot.
-		statements: Statements{
+		templates: templates{
 			Claim: `
 INSERT INTO {inbox} (key, fingerprint, received_at, processed_at, message_time, consumer, source, message_id, topic, horizon_scope)
 SELECT $1::uuid, $2::uuid, now(), now(), $3::timestamptz, $4::text, $5::text, $6::text, $7::text, $8::text
@@ -28,8 +28,15 @@ ON CONFLICT (key) DO NOTHING`,
 			Lookup: `
 SELECT m.key IS NOT NULL, m.processed_at IS NOT NULL,
   EXISTS (SELECT FROM {horizons} WHERE consumer = $3::text AND source = $4::text AND scope = $5::text AND horizon >= $2::timestamptz),
-  m.fingerprint, m.consumer, m.source, m.message_id
-FROM (SELECT 1) AS one LEFT JOIN {inbox} AS m ON m.key = $1::uuid`,
+  m.fingerprint, m.consumer, m.source, m.message_id, p.handler, p.messages
+FROM (SELECT 1) AS one LEFT JOIN {inbox} AS m ON m.key = $1::uuid LEFT JOIN {produced} AS p ON p.key = m.key`,
+
+			Record: `INSERT INTO {produced} (key, handler, messages) VALUES ($1, $2, $3)`,
+
+			// In key order, and past rows that another process is deleting already.
+			Forget: `
+DELETE FROM {produced} WHERE key IN (
+  SELECT key FROM {produced} WHERE key = ANY ($1::uuid[]) ORDER BY key FOR UPDATE SKIP LOCKED)`,
 
 			PutScheme: `INSERT INTO {consumers} (consumer, key_scheme) VALUES ($1, $2) ON CONFLICT (consumer) DO NOTHING`,
 			GetScheme: `SELECT key_scheme FROM {consumers} WHERE consumer = $1`,
@@ -39,10 +46,9 @@ FROM (SELECT 1) AS one LEFT JOIN {inbox} AS m ON m.key = $1::uuid`,
 			begin: "BEGIN",
 			lock:  "SELECT pg_advisory_xact_lock({lock})",
 			// CREATE SCHEMA needs a right that the role may not have, also when the schema is there: look first.
-			hasSchema:       "SELECT count(*) FROM pg_namespace WHERE nspname = {schema}",
-			createSchema:    "CREATE SCHEMA {quotedSchema}",
-			hasTable:        "SELECT count(*) FROM pg_class WHERE oid = to_regclass({table})",
-			quotedCatalogue: true,
+			hasSchema:    "SELECT count(*) FROM pg_namespace WHERE nspname = {schema}",
+			createSchema: "CREATE SCHEMA {quotedSchema}",
+			hasTable:     "SELECT count(*) FROM pg_class WHERE oid = to_regclass({quotedTable})",
 			versionsTable: `CREATE TABLE IF NOT EXISTS {migrations} (
   version    integer     NOT NULL PRIMARY KEY,
   name       text        NOT NULL,

@@ -6,18 +6,17 @@ import (
 	"strings"
 )
 
-// schemaStatements are the SQL around migrations, with {schema}, {quotedSchema}, {table} and {lock} to fill in besides
-// the tables. An empty one is not needed on the database.
+// schemaStatements are the SQL around migrations, with {schema}, {quotedSchema}, {table} (the plain name), {quotedTable} and
+// {lock} to fill in besides the tables. An empty one is not needed on the database.
 type schemaStatements struct {
-	begin, lock, hasSchema, createSchema, hasTable, versionsTable string
-	// quotedCatalogue tells that hasTable wants the quoted, qualified name and not the plain one.
-	quotedCatalogue bool
+	begin, lock, unlock, hasSchema, createSchema, hasTable, versionsTable string
 }
 
 // Schema is the SQL that manages one inbox's tables, everything filled in.
 type Schema struct {
-	Begin         string // begins the transaction of a migration
+	Begin         string // begins the transaction of a migration; empty where DDL knows none
 	Lock          string // lets one migration pass at a time, until its transaction ends; may be empty
+	Unlock        string // ends a lock that does not end with the transaction
 	HasSchema     string // counts the schema; empty where there is none to create
 	CreateSchema  string
 	VersionsTable string // creates the table of versions if it is missing
@@ -25,7 +24,8 @@ type Schema struct {
 
 	Tables Names
 
-	dialect Dialect
+	dialect        Dialect
+	schema, prefix string
 }
 
 // NewSchema gives the schema SQL for the tables of prefix in schema, which may be empty; lock is the number of the lock.
@@ -39,10 +39,13 @@ func (d Dialect) NewSchema(schema, prefix string, lock int64) Schema {
 	s := Schema{
 		Begin:         d.schema.begin,
 		Lock:          fill(d.schema.lock),
+		Unlock:        fill(d.schema.unlock),
 		VersionsTable: fill(d.schema.versionsTable),
 		Versions:      fill("SELECT version FROM {migrations} ORDER BY version"),
 		Tables:        names,
 		dialect:       d,
+		schema:        schema,
+		prefix:        prefix,
 	}
 	if schema != "" && d.schema.hasSchema != "" {
 		s.HasSchema, s.CreateSchema = fill(d.schema.hasSchema), fill(d.schema.createSchema)
@@ -56,13 +59,12 @@ type HasTable struct{ Name, Count string }
 // HasTables gives a statement for every table of the inbox.
 func (s Schema) HasTables() []HasTable {
 	var queries []HasTable
-	for _, table := range []string{s.Tables.Migrations, s.Tables.Inbox, s.Tables.Consumers, s.Tables.Horizons} {
-		reference := table
-		if !s.dialect.schema.quotedCatalogue {
-			reference = strings.Trim(table, `"`)
-		}
-		count := strings.ReplaceAll(s.dialect.schema.hasTable, "{table}", literal(reference))
-		queries = append(queries, HasTable{Name: table, Count: count})
+	for _, suffix := range suffixes {
+		quoted := qualified(s.schema, s.prefix+suffix, s.dialect.Quote)
+		count := strings.NewReplacer(
+			"{schema}", literal(s.schema), "{table}", literal(s.prefix+suffix), "{quotedTable}", literal(quoted),
+		).Replace(s.dialect.schema.hasTable)
+		queries = append(queries, HasTable{Name: quoted, Count: count})
 	}
 	return queries
 }

@@ -8,7 +8,7 @@ func SQLite() Dialect {
 		Migrations: mustLoad("sqlite"),
 
 		// The one writer's lock, which BEGIN IMMEDIATE takes, does what the advisory lock does on PostgreSQL.
-		statements: Statements{
+		templates: templates{
 			Claim: `
 INSERT INTO {inbox} (key, fingerprint, received_at, processed_at, message_time, consumer, source, message_id, topic, horizon_scope)
 SELECT ?1, ?2, now.ms, now.ms, ?3, ?4, ?5, ?6, ?7, ?8
@@ -19,8 +19,11 @@ ON CONFLICT (key) DO NOTHING`,
 			Lookup: `
 SELECT m.key IS NOT NULL, m.processed_at IS NOT NULL,
   EXISTS (SELECT 1 FROM {horizons} WHERE consumer = ?3 AND source = ?4 AND scope = ?5 AND horizon >= ?2),
-  m.fingerprint, m.consumer, m.source, m.message_id
-FROM (SELECT 1) AS one LEFT JOIN {inbox} AS m ON m.key = ?1`,
+  m.fingerprint, m.consumer, m.source, m.message_id, p.handler, p.messages
+FROM (SELECT 1) AS one LEFT JOIN {inbox} AS m ON m.key = ?1 LEFT JOIN {produced} AS p ON p.key = m.key`,
+
+			Record: `INSERT INTO {produced} (key, handler, messages) VALUES (?1, ?2, ?3)`,
+			Forget: `DELETE FROM {produced} WHERE key = ?1`,
 
 			PutScheme: `INSERT INTO {consumers} (consumer, key_scheme, created_at) VALUES (?1, ?2, CAST(unixepoch('subsec') * 1000 AS INTEGER)) ON CONFLICT (consumer) DO NOTHING`,
 			GetScheme: `SELECT key_scheme FROM {consumers} WHERE consumer = ?1`,

@@ -46,6 +46,8 @@ type Row struct {
 	Consumer    string
 	Source      string
 	MessageID   string
+	RecordedBy  string // the handler that returned the recorded messages
+	Recorded    []byte
 }
 
 // classify tells the deliveries of a taken key apart; the row is known to be found, or late. The order matters: a
@@ -67,6 +69,7 @@ func (p *process) classify(row *Row) error {
 	p.result.Outcome = inbox.OutcomeQueued
 	if row.Processed {
 		p.result.Outcome = inbox.OutcomeDuplicate
+		return p.replay(row)
 	}
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	inbox "github.com/watermill-contrib/watermill-inbox"
 )
@@ -37,7 +36,8 @@ type Answer struct {
 // a failed Commit.
 type Tx interface {
 	Scope() *Scope
-	Commit(ctx context.Context) error
+	// Commit keeps the record, if any, and commits.
+	Commit(ctx context.Context, record *Record) error
 	Rollback(ctx context.Context) error
 }
 
@@ -46,11 +46,16 @@ type Engine struct {
 	backend  Backend
 	settings Settings
 	schemes  sync.Map // consumer → key scheme, once it is known
+
+	forgetting forgetting
 }
 
 // New gives an engine over backend.
 func New(backend Backend, settings Settings) *Engine {
-	return &Engine{backend: backend, settings: settings.resolved()}
+	e := &Engine{backend: backend, settings: settings.resolved()}
+	e.forgetting.logger = e.settings.Logger
+	e.forgetting.backend, _ = backend.(Forgetter)
+	return e
 }
 
 // Process is inbox.Store's Process.
@@ -60,9 +65,8 @@ func (e *Engine) Process(ctx context.Context, d inbox.Delivery, fn inbox.Func) (
 		return inbox.Result{}, p.fail(inbox.PhaseClaim, err)
 	}
 	for {
-		messages, done, err := p.try(ctx, fn)
+		done, err := p.try(ctx, fn)
 		if done || err != nil {
-			p.result.Messages = messages
 			return p.result, err
 		}
 	}
@@ -80,28 +84,28 @@ type process struct {
 }
 
 // try is one turn of the loop: not done and no error means to try again.
-func (p *process) try(ctx context.Context, fn inbox.Func) (messages []*message.Message, done bool, err error) {
+func (p *process) try(ctx context.Context, fn inbox.Func) (done bool, err error) {
 	began := time.Now()
 	answer, err := p.backend.Claim(ctx, p.claim, p.settings.InFlightWait-p.result.Wait)
 	switch {
 	case err != nil && p.tryClaimAgain(ctx, err):
-		return nil, false, nil
+		return false, nil
 	case err != nil && p.fault(err) == FaultBusy:
 		p.result.Wait += time.Since(began)
-		return nil, false, p.waitTurn(ctx)
+		return false, p.waitTurn(ctx, err)
 	case err != nil:
-		return nil, false, p.fail(inbox.PhaseClaim, Named(p.fault(err), err))
+		return false, p.fail(inbox.PhaseClaim, Named(p.fault(err), err))
 	case answer.Tx != nil:
 		return p.run(ctx, answer.Tx, fn)
 	case answer.Row != nil:
 		if busy := !answer.Row.Found && !answer.Row.Late; !busy {
 			if err := p.classify(answer.Row); err != nil {
-				return nil, false, p.fail(inbox.PhaseClaim, err)
+				return false, p.fail(inbox.PhaseClaim, err)
 			}
-			return nil, true, nil
+			return true, nil
 		}
 	}
-	return nil, false, p.waitTurn(ctx)
+	return false, p.waitTurn(ctx, nil)
 }
 
 // tryClaimAgain tells whether a failed claim is worth another one. Nothing can have been committed by it.
@@ -127,7 +131,7 @@ func (p *process) tryClaimAgain(ctx context.Context, err error) bool {
 // run calls the handler in a claimed transaction and ends it.
 //
 // The rollback in the defer is for panics and runtime.Goexit: whatever the handler does, the connection goes back.
-func (p *process) run(ctx context.Context, tx Tx, fn inbox.Func) (messages []*message.Message, done bool, err error) {
+func (p *process) run(ctx context.Context, tx Tx, fn inbox.Func) (done bool, err error) {
 	scope := tx.Scope()
 	ended := false
 	defer func() {
@@ -137,25 +141,25 @@ func (p *process) run(ctx context.Context, tx Tx, fn inbox.Func) (messages []*me
 		}
 	}()
 
-	messages, err = fn(withScope(ctx, scope))
+	messages, err := fn(withScope(ctx, scope))
 	scope.close()
 	p.result.TxUnused = err == nil && !scope.used.Load()
 
 	if err != nil || scope.doomed() != nil {
 		ended = true
-		return nil, false, p.handlerFailed(ctx, tx, err, scope.doomed())
+		return false, p.handlerFailed(ctx, tx, err, scope.doomed())
 	}
 
-	err = p.commit(ctx, tx)
+	err = p.commit(ctx, tx, p.record(messages))
 	if err != nil {
 		_ = p.rollback(ctx, tx)
 	}
 	ended = true
 	if err != nil {
-		return nil, false, p.commitFailed(ctx, err)
+		return false, p.commitFailed(ctx, err)
 	}
-	p.result.Outcome = inbox.OutcomeProcessed
-	return messages, true, nil
+	p.result.Outcome, p.result.Messages = inbox.OutcomeProcessed, messages
+	return true, nil
 }
 
 // handlerFailed rolls back and gives the error to return; nil when the transaction is to be run again.
@@ -214,11 +218,13 @@ func (p *process) retry(ctx context.Context, cause error) bool {
 	return sleep(ctx, retryPause(p.result.TxRetries)) == nil
 }
 
-// waitTurn waits before the next claim of a key that is in flight elsewhere. No connection is held meanwhile.
-func (p *process) waitTurn(ctx context.Context) error {
+// waitTurn waits before the next claim of a key that is in flight elsewhere; busy is what the database said of it, if
+// anything. No connection is held meanwhile.
+func (p *process) waitTurn(ctx context.Context, busy error) error {
 	left := p.settings.InFlightWait - p.result.Wait
 	if left <= 0 {
-		return p.fail(inbox.PhaseClaim, fmt.Errorf("%w: waited %v (InFlightWait is %v)", inbox.ErrInFlight, p.result.Wait.Round(time.Millisecond), p.settings.InFlightWait))
+		err := fmt.Errorf("%w: waited %v (InFlightWait is %v)", inbox.ErrInFlight, p.result.Wait.Round(time.Millisecond), p.settings.InFlightWait)
+		return p.fail(inbox.PhaseClaim, join(err, busy))
 	}
 	began := time.Now()
 	err := sleep(ctx, min(p.pause.next(), left))
@@ -231,10 +237,10 @@ func (p *process) waitTurn(ctx context.Context) error {
 
 // commit and rollback are detached from the message's context: if the handler returned nil, its work is committed,
 // whatever became of the context by then.
-func (p *process) commit(ctx context.Context, tx Tx) error {
+func (p *process) commit(ctx context.Context, tx Tx, record *Record) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.settings.CommitTimeout)
 	defer cancel()
-	return tx.Commit(ctx)
+	return tx.Commit(ctx, record)
 }
 
 func (p *process) rollback(ctx context.Context, tx Tx) error {

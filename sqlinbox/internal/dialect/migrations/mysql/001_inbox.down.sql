@@ -1,0 +1,5 @@
+DROP TABLE IF EXISTS {horizons};
+
+DROP TABLE IF EXISTS {consumers};
+
+DROP TABLE IF EXISTS {inbox};
