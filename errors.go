@@ -42,6 +42,8 @@ var (
 	ErrTxManaged = errors.New("the transaction belongs to the inbox: remove the handler's Commit, Rollback or `defer tx.Rollback()`, and COMMIT or ROLLBACK in its SQL")
 	// ErrTxAborted means that the handler returned nil after an SQL error that had already aborted its transaction.
 	ErrTxAborted = errors.New("the handler returned nil, but a statement in its transaction had failed: return the error, or wrap the statement in a savepoint")
+	// ErrTxBusy means that the handler returned while a query of its transaction was still open.
+	ErrTxBusy = errors.New("the handler returned with a query of its transaction still open: close its rows")
 	// ErrNested means that an inbox was entered while another message's transaction was open in the same call chain.
 	ErrNested = errors.New("an inbox inside another inbox's transaction: two transactions cannot commit together; add the middleware once")
 	// ErrNoPublishTopic means that there are messages to publish in a handler that has no publish topic.
@@ -67,7 +69,7 @@ var permanentErrors = [...]error{
 
 var transientErrors = [...]error{
 	context.Canceled, context.DeadlineExceeded,
-	ErrInFlight, ErrNoConsumer, ErrKeyScheme, ErrNoPartition, ErrTxManaged, ErrTxAborted, ErrNested, ErrNoPublishTopic,
+	ErrInFlight, ErrNoConsumer, ErrKeyScheme, ErrNoPartition, ErrTxManaged, ErrTxAborted, ErrTxBusy, ErrNested, ErrNoPublishTopic,
 	ErrNoTx, ErrSchema,
 	ErrReadOnly, ErrSerialization, ErrUnavailable, ErrCommitUnknown,
 }

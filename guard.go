@@ -51,8 +51,11 @@ func newGuard(msg *message.Message, grace time.Duration) (context.Context, *guar
 }
 
 func (g *guard) passOn(parent context.Context) {
-	if errors.Is(parent.Err(), context.DeadlineExceeded) || isAcked(g.msg) {
-		return // the deadline is in the guarded context as well
+	if isAcked(g.msg) {
+		return
+	}
+	if _, has := parent.Deadline(); has && errors.Is(parent.Err(), context.DeadlineExceeded) {
+		return // the guarded context has the same deadline
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

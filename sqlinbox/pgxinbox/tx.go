@@ -79,6 +79,9 @@ func (t *transaction) Commit(ctx context.Context, record *engine.Record) error {
 	if t.outside() {
 		return inbox.ErrTxManaged
 	}
+	if t.conn.Conn().PgConn().IsBusy() {
+		return inbox.ErrTxBusy
+	}
 	if t.conn.Conn().PgConn().TxStatus() == 'E' {
 		return fmt.Errorf("%w (%w)", inbox.ErrTxAborted, pgx.ErrTxCommitRollback)
 	}
@@ -128,9 +131,11 @@ func (t *transaction) Rollback(ctx context.Context) error {
 	if t.outside() {
 		return inbox.ErrTxManaged
 	}
+	busy := t.conn.Conn().PgConn().IsBusy()
 	err := t.inner.Rollback(ctx)
-	if errors.Is(err, pgx.ErrTxClosed) {
-		return nil // Commit has failed before
+	if busy || errors.Is(err, pgx.ErrTxClosed) {
+		// The handler left rows open: pgx has closed the connection, which is a rollback too. Or Commit has failed before.
+		return nil
 	}
 	return err
 }

@@ -188,7 +188,7 @@ func (p *process) handlerFailed(ctx context.Context, tx Tx, err, doom error) err
 
 // commitFailed gives the error to return; nil when the transaction is to be run again.
 func (p *process) commitFailed(ctx context.Context, err error) error {
-	if errors.Is(err, inbox.ErrTxManaged) || errors.Is(err, inbox.ErrTxAborted) {
+	if errors.Is(err, inbox.ErrTxManaged) || errors.Is(err, inbox.ErrTxAborted) || errors.Is(err, inbox.ErrTxBusy) {
 		return p.fail(inbox.PhaseHandle, err)
 	}
 	switch f := p.fault(err); f {
