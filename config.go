@@ -117,8 +117,12 @@ func isNil(store Store) bool {
 	if store == nil {
 		return true
 	}
-	v := reflect.ValueOf(store)
-	return v.Kind() == reflect.Pointer && v.IsNil()
+	switch v := reflect.ValueOf(store); v.Kind() {
+	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Slice, reflect.Chan:
+		return v.IsNil()
+	default:
+		return false
+	}
 }
 
 // BypassHandlers gives a Config.Bypass that is true for messages of the named router handlers: a watermill Forwarder

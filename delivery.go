@@ -26,16 +26,22 @@ type delivery struct {
 func (v *delivery) process() (produced []*message.Message, err error) {
 	ctx, g := newGuard(v.msg, v.in.config.Grace)
 	v.guard = g
+	uuid, payload := v.msg.UUID, bytes.Clone(v.msg.Payload)
 	returned := false
 	defer func() {
 		v.msg.SetContext(v.ctx)
+		if err != nil || !returned {
+			// A Retry around the inbox comes back with this message: it must find the one that arrived. Metadata stays as
+			// the handler left it, for a poison queue to keep.
+			v.msg.UUID, v.msg.Payload = uuid, payload
+		}
 		g.release()
 		if !returned { // a panic or runtime.Goexit passes through; the store has rolled back
 			v.tell(OutcomePanicked, Result{}, nil)
 		}
 	}()
 
-	result, err := v.in.store.Process(ctx, v.d, v.work())
+	result, err := v.in.store.Process(ctx, v.d, v.work(payload))
 	returned = true
 	if err == nil {
 		if err = v.checkReplay(result); err != nil {
@@ -53,12 +59,12 @@ func (v *delivery) process() (produced []*message.Message, err error) {
 }
 
 // work gives the Func of this delivery: the handler, on the message as it arrived.
-func (v *delivery) work() Func {
-	payload, metadata := bytes.Clone(v.msg.Payload), maps.Clone(v.msg.Metadata)
+func (v *delivery) work(payload message.Payload) Func {
+	uuid, metadata := v.msg.UUID, maps.Clone(v.msg.Metadata)
 	again := false
 	return func(ctx context.Context) ([]*message.Message, error) {
 		if again { // a serialization failure: what the first call changed in the message is undone
-			v.msg.Payload, v.msg.Metadata = bytes.Clone(payload), maps.Clone(metadata)
+			v.msg.UUID, v.msg.Payload, v.msg.Metadata = uuid, bytes.Clone(payload), maps.Clone(metadata)
 		}
 		again = true
 
@@ -71,11 +77,6 @@ func (v *delivery) work() Func {
 			v.msg.SetContext(v.ctx)
 		}()
 		produced, err := v.next(v.msg)
-		if err != nil {
-			// A Retry around the inbox comes back with this message: its fingerprint must be that of the payload that
-			// arrived. Metadata stays as the handler left it, for a poison queue to keep.
-			v.msg.Payload = bytes.Clone(payload)
-		}
 		if err != nil || len(produced) == 0 {
 			return produced, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Errors that no retry of the same message can cure; [IsPermanent] is true for them. They belong into a poison queue
@@ -115,7 +116,7 @@ type Error struct {
 // Error gives "inbox: phase consumer/id: cause", with the handler's name where the consumer does not end in it.
 func (e *Error) Error() string {
 	handler := ""
-	if e.Handler != "" && e.Handler != e.Key.Consumer {
+	if e.Handler != "" && e.Handler != e.Key.Consumer && !strings.HasSuffix(e.Key.Consumer, "/"+e.Handler) {
 		handler = fmt.Sprintf(" (handler %s)", e.Handler)
 	}
 	return fmt.Sprintf("inbox: %s %s%s: %v", e.Phase, e.Key, handler, e.Err)
@@ -133,5 +134,9 @@ type ConfigError struct {
 
 // Error names the field, the value and the reason.
 func (e *ConfigError) Error() string {
-	return fmt.Sprintf("inbox: bad %s (%#v): %s", e.Field, e.Value, e.Reason)
+	value := fmt.Sprintf("%#v", e.Value)
+	if s, ok := e.Value.(fmt.Stringer); ok {
+		value = s.String()
+	}
+	return fmt.Sprintf("inbox: bad %s (%s): %s", e.Field, value, e.Reason)
 }

@@ -1,12 +1,12 @@
 package inbox
 
 import (
-	"bytes"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -80,12 +80,34 @@ func ByCloudEvents() Identity {
 		if !structuredCloudEvent(msg.Metadata) {
 			return "", "", fmt.Errorf("%w: no CloudEvents attributes in the metadata", ErrNoMessageID)
 		}
-		var event struct{ ID, Source string }
-		if err := json.NewDecoder(bytes.NewReader(msg.Payload)).Decode(&event); err != nil {
-			return "", "", fmt.Errorf("payload is not a CloudEvent in JSON: %w", err)
-		}
-		return cloudEvent(event.Source, event.ID)
+		return structuredIdentity(msg.Payload)
 	}
+}
+
+// structuredIdentity reads id and source from a CloudEvent in JSON. Into a map: a struct's fields would take other
+// spellings too. Text that is no Unicode, which encoding/json replaces, could make two ids one: it is refused.
+func structuredIdentity(payload []byte) (string, string, error) {
+	var event map[string]json.RawMessage
+	if err := json.Unmarshal(payload, &event); err != nil {
+		return "", "", fmt.Errorf("payload is not a CloudEvent in JSON: %w", err)
+	}
+	var id, source string
+	for _, attribute := range []struct {
+		name string
+		to   *string
+	}{{"id", &id}, {"source", &source}} {
+		raw, there := event[attribute.name]
+		if !there {
+			continue
+		}
+		if err := json.Unmarshal(raw, attribute.to); err != nil {
+			return "", "", fmt.Errorf("the CloudEvent's %s is no string: %w", attribute.name, err)
+		}
+		if strings.ContainsRune(*attribute.to, utf8.RuneError) {
+			return "", "", fmt.Errorf("the CloudEvent's %s is no Unicode text", attribute.name)
+		}
+	}
+	return cloudEvent(source, id)
 }
 
 func cloudEvent(source, id string) (string, string, error) {

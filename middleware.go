@@ -47,12 +47,7 @@ func (in *Inbox) As(name string) message.HandlerMiddleware {
 
 func (in *Inbox) handle(msg *message.Message, next message.HandlerFunc, as string) ([]*message.Message, error) {
 	if in.config.Bypass != nil && in.config.Bypass(msg) {
-		in.observe(msg.Context(), Event{
-			Handler: message.HandlerNameFromCtx(msg.Context()),
-			Topic:   message.SubscribeTopicFromCtx(msg.Context()),
-			Outcome: OutcomeBypassed,
-		})
-		return next(msg)
+		return in.bypass(msg, next)
 	}
 
 	run := delivery{in: in, msg: msg, next: next, ctx: msg.Context(), start: time.Now()}
@@ -70,6 +65,21 @@ func (in *Inbox) handle(msg *message.Message, next message.HandlerFunc, as strin
 		return nil, run.end(Result{}, &Error{Phase: PhaseClaim, Key: d.Key, Handler: d.Handler, Err: err})
 	}
 	return run.process()
+}
+
+// bypass leaves the message alone and tells so afterwards, also when the handler panics.
+func (in *Inbox) bypass(msg *message.Message, next message.HandlerFunc) (produced []*message.Message, err error) {
+	ctx, start := msg.Context(), time.Now()
+	defer func() {
+		in.observe(ctx, Event{
+			Handler:  message.HandlerNameFromCtx(ctx),
+			Topic:    message.SubscribeTopicFromCtx(ctx),
+			Outcome:  OutcomeBypassed,
+			Duration: time.Since(start),
+			Err:      err,
+		})
+	}()
+	return next(msg)
 }
 
 // identify finds out everything about the message that does not need the database.
@@ -111,6 +121,9 @@ func (in *Inbox) identify(msg *message.Message, as string) (Delivery, error) {
 		d.MessageTime = in.config.MessageTime(msg)
 	} else {
 		d.MessageTime, _ = IDTime(id)
+	}
+	if year := d.MessageTime.Year(); year > 9999 || year < 1 { // no database's time
+		d.MessageTime = time.Time{}
 	}
 	if in.config.KeyTime != nil {
 		d.HasKeyTime, d.KeyTime = true, in.config.KeyTime(msg)

@@ -114,7 +114,7 @@ func (p *process) checkScheme(ctx context.Context) error {
 	if !known {
 		registered, err := p.backend.Scheme(ctx, p.claim.Consumer, want)
 		if err != nil {
-			return Named(p.fault(err), err)
+			return p.claimError(err)
 		}
 		have = registered
 		p.schemes.Store(p.claim.Consumer, have)

@@ -94,7 +94,7 @@ func (p *process) try(ctx context.Context, fn inbox.Func) (done bool, err error)
 		p.result.Wait += time.Since(began)
 		return false, p.waitTurn(ctx, err)
 	case err != nil:
-		return false, p.fail(inbox.PhaseClaim, Named(p.fault(err), err))
+		return false, p.fail(inbox.PhaseClaim, p.claimError(err))
 	case answer.Tx != nil:
 		return p.run(ctx, answer.Tx, fn)
 	case answer.Row != nil:
@@ -143,8 +143,6 @@ func (p *process) run(ctx context.Context, tx Tx, fn inbox.Func) (done bool, err
 
 	messages, err := fn(withScope(ctx, scope))
 	scope.close()
-	p.result.TxUnused = err == nil && !scope.used.Load()
-
 	if err != nil || scope.doomed() != nil {
 		ended = true
 		return false, p.handlerFailed(ctx, tx, err, scope.doomed())
@@ -159,6 +157,7 @@ func (p *process) run(ctx context.Context, tx Tx, fn inbox.Func) (done bool, err
 		return false, p.commitFailed(ctx, err)
 	}
 	p.result.Outcome, p.result.Messages = inbox.OutcomeProcessed, messages
+	p.result.TxUnused = !scope.used.Load()
 	return true, nil
 }
 

@@ -50,6 +50,16 @@ func (p *process) fault(err error) Fault {
 	return FaultLost
 }
 
+// claimError names what went wrong with a claim. Its values are bound and encoded, so whatever the database has against
+// it, another message would have met it too: it is never the message's fault.
+func (p *process) claimError(err error) error {
+	f := p.fault(err)
+	if f == FaultOther {
+		f = FaultUnavailable
+	}
+	return Named(f, err)
+}
+
 // Named puts the inbox's name for a kind of fault in front of the database's own error.
 func Named(f Fault, err error) error {
 	name := f.sentinel()
