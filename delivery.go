@@ -26,14 +26,12 @@ type delivery struct {
 func (v *delivery) process() (produced []*message.Message, err error) {
 	ctx, g := newGuard(v.msg, v.in.config.Grace)
 	v.guard = g
-	uuid, payload := v.msg.UUID, bytes.Clone(v.msg.Payload)
+	arrived := arrival{v.msg.UUID, bytes.Clone(v.msg.Payload), maps.Clone(v.msg.Metadata)}
 	returned := false
 	defer func() {
 		v.msg.SetContext(v.ctx)
 		if err != nil || !returned {
-			// A Retry around the inbox comes back with this message: it must find the one that arrived. Metadata stays as
-			// the handler left it, for a poison queue to keep.
-			v.msg.UUID, v.msg.Payload = uuid, payload
+			arrived.giveBack(v.msg)
 		}
 		g.release()
 		if !returned { // a panic or runtime.Goexit passes through; the store has rolled back
@@ -41,7 +39,7 @@ func (v *delivery) process() (produced []*message.Message, err error) {
 		}
 	}()
 
-	result, err := v.in.store.Process(ctx, v.d, v.work(payload))
+	result, err := v.in.store.Process(ctx, v.d, v.work(arrived))
 	returned = true
 	if err == nil {
 		if err = v.checkReplay(result); err != nil {
@@ -59,12 +57,11 @@ func (v *delivery) process() (produced []*message.Message, err error) {
 }
 
 // work gives the Func of this delivery: the handler, on the message as it arrived.
-func (v *delivery) work(payload message.Payload) Func {
-	uuid, metadata := v.msg.UUID, maps.Clone(v.msg.Metadata)
+func (v *delivery) work(arrived arrival) Func {
 	again := false
 	return func(ctx context.Context) ([]*message.Message, error) {
 		if again { // a serialization failure: what the first call changed in the message is undone
-			v.msg.UUID, v.msg.Payload, v.msg.Metadata = uuid, bytes.Clone(payload), maps.Clone(metadata)
+			arrived.restore(v.msg)
 		}
 		again = true
 
@@ -80,12 +77,35 @@ func (v *delivery) work(payload message.Payload) Func {
 		if err != nil || len(produced) == 0 {
 			return produced, err
 		}
-		complete(produced, metadata)
+		complete(produced, arrived.metadata)
 		if v.in.config.Outbox != nil {
 			return nil, v.sendOut(v.msg.Context(), produced)
 		}
 		return produced, nil
 	}
+}
+
+// arrival is a message as it came.
+type arrival struct {
+	uuid     string
+	payload  message.Payload
+	metadata message.Metadata
+}
+
+// restore makes msg what it was, for another run of the handler.
+func (a arrival) restore(msg *message.Message) {
+	msg.UUID, msg.Payload, msg.Metadata = a.uuid, bytes.Clone(a.payload), maps.Clone(a.metadata)
+}
+
+// giveBack undoes what a failed delivery changed: a Retry around the inbox comes back with this message, which must be
+// identified as the one that arrived. Metadata that the handler added stays, for a poison queue to keep.
+func (a arrival) giveBack(msg *message.Message) {
+	msg.UUID, msg.Payload = a.uuid, a.payload
+	if msg.Metadata == nil {
+		msg.Metadata = a.metadata
+		return
+	}
+	maps.Copy(msg.Metadata, a.metadata)
 }
 
 // end tells what became of the delivery and gives the error that the middleware returns.

@@ -64,7 +64,11 @@ func (g *guard) passOn(parent context.Context) {
 	}
 	cause := context.Cause(parent)
 	if g.handling && g.grace > 0 {
-		g.timer = time.AfterFunc(g.grace, func() { g.cancel(cause) })
+		g.timer = time.AfterFunc(g.grace, func() {
+			if !isAcked(g.msg) {
+				g.cancel(cause)
+			}
+		})
 		return
 	}
 	g.cancel(cause)

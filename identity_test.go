@@ -206,6 +206,9 @@ func TestByCloudEventsRefuses(t *testing.T) {
 		{"cut off", structured, `{"id":"42","source":"/shop"`, false},
 		{"empty", structured, ``, false},
 		{"a list", structured, `[]`, false},
+		{"a second one behind it", structured, `{"id":"42","source":"/shop"}{"id":"43"}`, false},
+		{"numeric source", structured, `{"id":"42","source":1}`, false},
+		{"no Unicode", structured, "{\"id\":\"\xff\",\"source\":\"/shop\"}", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

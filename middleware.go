@@ -98,9 +98,9 @@ func (in *Inbox) identify(msg *message.Message, as string) (Delivery, error) {
 	case err != nil && !IsPermanent(err):
 		return d, fmt.Errorf("%w: %w", ErrMessageIDRefused, err)
 	case err != nil:
-		return d, err
+		return d, withUUID(err, msg)
 	case id == "":
-		return d, ErrNoMessageID
+		return d, withUUID(ErrNoMessageID, msg)
 	case d.Key.Consumer == "":
 		return d, ErrNoConsumer
 	}
@@ -129,6 +129,14 @@ func (in *Inbox) identify(msg *message.Message, as string) (Delivery, error) {
 		d.HasKeyTime, d.KeyTime = true, in.config.KeyTime(msg)
 	}
 	return d, nil
+}
+
+// withUUID names a message that has no usable id by the UUID it may have.
+func withUUID(err error, msg *message.Message) error {
+	if msg.UUID == "" {
+		return err
+	}
+	return fmt.Errorf("%w (UUID %q)", err, msg.UUID)
 }
 
 func (in *Inbox) consumer(msg *message.Message, as, handler string) string {

@@ -116,6 +116,8 @@ func TestMessageTime(t *testing.T) {
 		{"unknown", "42", inbox.Config{}, time.Time{}},
 		{"func", "42", inbox.Config{MessageTime: func(*message.Message) time.Time { return other }}, other},
 		{"func before the id", timed, inbox.Config{MessageTime: func(*message.Message) time.Time { return other }}, other},
+		{"func with a time beyond every database's", "42", inbox.Config{MessageTime: func(*message.Message) time.Time { return time.Unix(1<<40, 0) }}, time.Time{}},
+		{"func with a time before every database's", "42", inbox.Config{MessageTime: func(*message.Message) time.Time { return time.Unix(-1<<40, 0) }}, time.Time{}},
 		{"func that does not know", timed, inbox.Config{MessageTime: func(*message.Message) time.Time { return time.Time{} }}, time.Time{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -265,6 +267,20 @@ func TestBypassIsObservedAfterTheFact(t *testing.T) {
 	require.Equal(t, own, seen.only(t).Err)
 }
 
+func TestAPanicOfABypassedMessageIsObservedOnce(t *testing.T) {
+	t.Parallel()
+	seen := &events{}
+	in := mustNew(t, newFakeStore(), inbox.Config{
+		Bypass:   func(*message.Message) bool { return true },
+		Observer: seen.observe,
+	})
+	panicked := apart(func() {
+		_, _ = in.Middleware(func(*message.Message) ([]*message.Message, error) { panic("mine") })(message.NewMessage("42", nil))
+	})
+	require.Equal(t, "mine", panicked)
+	require.Equal(t, inbox.OutcomeBypassed, seen.only(t).Outcome)
+}
+
 func TestTheMiddlewareTwiceInOneChain(t *testing.T) {
 	t.Parallel()
 	store, seen, logger := newFakeStore(), &events{}, watermill.NewCaptureLogger()
@@ -408,6 +424,7 @@ func TestARetriedTransactionMeetsTheMessageAsItArrived(t *testing.T) {
 	var numbers []int
 	_, err := mustNew(t, store, inbox.Config{}).As("c")(func(msg *message.Message) ([]*message.Message, error) {
 		numbers = append(numbers, tx(msg.Context()))
+		require.Equal(t, "42", msg.UUID)
 		require.Equal(t, "payload", string(msg.Payload))
 		require.Equal(t, message.Metadata{"kept": "1"}, msg.Metadata)
 		require.Equal(t, "value", msg.Context().Value(ctxKey("mine")))
@@ -415,6 +432,7 @@ func TestARetriedTransactionMeetsTheMessageAsItArrived(t *testing.T) {
 
 		msg.Payload[0] = 'X' // in place
 		msg.Payload = append(msg.Payload, "..."...)
+		msg.UUID = "43"
 		msg.Metadata.Set("kept", "2")
 		msg.Metadata.Set("added", "3")
 		msg.SetContext(context.WithValue(msg.Context(), ctxKey("attempt"), true))
@@ -487,6 +505,9 @@ func TestAFailedDeliveryLeavesTheMessageAsItArrived(t *testing.T) {
 				"payload in place": func(msg *message.Message) { msg.Payload[0] = 'X' },
 				"payload":          func(msg *message.Message) { msg.Payload = []byte("other") },
 				"UUID":             func(msg *message.Message) { msg.UUID = "43" },
+				"metadata":         func(msg *message.Message) { msg.Metadata.Set("event_id", "43") },
+				"metadata deleted": func(msg *message.Message) { delete(msg.Metadata, "event_id") },
+				"metadata lost":    func(msg *message.Message) { msg.Metadata = nil },
 			} {
 				t.Run(field, func(t *testing.T) {
 					t.Parallel()
@@ -497,8 +518,13 @@ func TestAFailedDeliveryLeavesTheMessageAsItArrived(t *testing.T) {
 					case "commit unknown":
 						store.commit = func() (bool, error) { return true, inbox.ErrCommitUnknown }
 					}
+					config := inbox.Config{}
+					if strings.HasPrefix(field, "metadata") {
+						config.Identity = inbox.ByMetadata("event_id")
+					}
 					msg := message.NewMessage("42", []byte("payload"))
-					mw := mustNew(t, store, inbox.Config{}).As("c")(func(msg *message.Message) ([]*message.Message, error) {
+					msg.Metadata.Set("event_id", "42")
+					mw := mustNew(t, store, config).As("c")(func(msg *message.Message) ([]*message.Message, error) {
 						change(msg)
 						return nil, end()
 					})
@@ -508,6 +534,7 @@ func TestAFailedDeliveryLeavesTheMessageAsItArrived(t *testing.T) {
 					})
 					require.Equal(t, "payload", string(msg.Payload))
 					require.Equal(t, "42", msg.UUID)
+					require.Equal(t, "42", msg.Metadata.Get("event_id"))
 
 					store.commit, end = nil, func() error { return nil }
 					_, err := mw(msg) // as Retry does it

@@ -62,18 +62,28 @@ func (b *backend) Claim(ctx context.Context, c *engine.Claim, wait time.Duration
 	if err == nil && claimed {
 		return engine.Answer{Tx: t}, nil
 	}
-	defer t.end()
-	if rollbackErr := t.tx.Rollback(); err == nil {
-		err = rollbackErr
+	var row *engine.Row
+	if err == nil {
+		row, err = b.readTaken(ctx, t, c)
+	} else {
+		_ = t.tx.Rollback()
+	}
+	t.end() // before another connection is asked for: the pool may have no other
+	return engine.Answer{Row: row}, b.missingTable(ctx, err)
+}
+
+// readTaken ends the transaction and reads what stands under a key that is taken. Neither may outlast ctx, though the
+// rollback of database/sql knows none.
+func (b *backend) readTaken(ctx context.Context, t *transaction, c *engine.Claim) (*engine.Row, error) {
+	stop := t.closeWith(ctx)
+	err := t.tx.Rollback()
+	if !stop() {
+		return nil, errors.Join(ctx.Err(), err)
 	}
 	if err != nil {
-		return engine.Answer{}, b.missingTable(ctx, err)
+		return nil, err
 	}
-	row, err := b.lookup(ctx, t, c)
-	if err != nil {
-		return engine.Answer{}, err
-	}
-	return engine.Answer{Row: row}, nil
+	return b.lookup(ctx, t, c)
 }
 
 // begin begins a transaction that does not die with ctx, as database/sql would have it; only the wait for it obeys
@@ -121,7 +131,7 @@ func (b *backend) insert(ctx context.Context, tx *sql.Tx, c *engine.Claim) (bool
 	}
 	args := []any{
 		b.bytes16(c.Key), b.bytes16(c.Fingerprint), b.time(c.MessageTime),
-		c.Consumer, c.Source, c.MessageID, c.Topic, c.Scope,
+		c.Consumer, c.Source, c.MessageID, c.Topic, c.Scope, b.bytes16(c.HorizonID),
 	}
 	if b.config.Dialect == PostgreSQL {
 		args = append(args, c.LockID)
@@ -143,7 +153,7 @@ func (b *backend) insert(ctx context.Context, tx *sql.Tx, c *engine.Claim) (bool
 }
 
 func (b *backend) lookup(ctx context.Context, t *transaction, c *engine.Claim) (*engine.Row, error) {
-	args := b.sql.Lookup.Args(b.bytes16(c.Key), b.time(c.MessageTime), c.Consumer, c.Source, c.Scope)
+	args := b.sql.Lookup.Args(b.bytes16(c.Key), b.time(c.MessageTime), b.bytes16(c.HorizonID))
 	if t.pg != nil {
 		args = append([]any{pgx.QueryExecModeExec}, args...) // not prepared, see dialect.PostgreSQL
 	}
@@ -164,17 +174,39 @@ func (b *backend) lookup(ctx context.Context, t *transaction, c *engine.Claim) (
 	return &row, nil
 }
 
-// Scheme is engine.Backend's Scheme. The insert commits by itself before the second read: the first writer wins.
-func (b *backend) Scheme(ctx context.Context, consumer, scheme string) (have string, err error) {
-	get, put := b.sql.GetScheme, b.sql.PutScheme
-	read := func() error { return b.db.QueryRowContext(ctx, get.SQL, get.Args(consumer)...).Scan(&have) }
+// Scheme is engine.Backend's Scheme. The insert commits before the second read: the first writer wins.
+func (b *backend) Scheme(ctx context.Context, s engine.Scheme, wait time.Duration) (have string, err error) {
+	get := b.sql.GetScheme
+	read := func() error { return b.db.QueryRowContext(ctx, get.SQL, get.Args(b.bytes16(s.ID))...).Scan(&have) }
 	if err = read(); errors.Is(err, sql.ErrNoRows) {
-		_, err = b.db.ExecContext(ctx, put.SQL, put.Args(consumer, scheme)...)
-		if err == nil || mysqlCode(err) == mysqlDuplicate {
+		if err = b.putScheme(ctx, s, wait); err == nil {
 			err = read()
 		}
 	}
 	return have, b.missingTable(ctx, err)
+}
+
+// putScheme inserts in a transaction, for the limited wait that begin has for SQLite's writer.
+func (b *backend) putScheme(ctx context.Context, s engine.Scheme, wait time.Duration) error {
+	conn, err := b.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	t, err := b.begin(ctx, conn, wait)
+	if err != nil {
+		_ = conn.Close()
+		return err
+	}
+	defer t.Rollback(ctx) //nolint:errcheck // after Commit there is nothing to roll back
+	put := b.sql.PutScheme
+	_, err = t.tx.ExecContext(ctx, put.SQL, put.Args(b.bytes16(s.ID), s.Consumer, s.Scheme)...)
+	if mysqlCode(err) == mysqlDuplicate {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return t.Commit(ctx, nil)
 }
 
 // Forget is engine.Forgetter's Forget.

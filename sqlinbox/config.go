@@ -3,6 +3,7 @@ package sqlinbox
 import (
 	"database/sql"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -99,8 +100,8 @@ func (c Config) Validate() error {
 		return bad("InFlightWait", c.InFlightWait, "must be a time, 0 for the default or -1 for none")
 	case c.TxRetries < -1:
 		return bad("TxRetries", c.TxRetries, "must be a number, 0 for the default or -1 for none")
-	case c.IdleTimeout < 0 || c.IdleTimeout%time.Millisecond != 0:
-		return bad("IdleTimeout", c.IdleTimeout, "must be whole milliseconds, or 0 for the server's setting")
+	case c.IdleTimeout < 0 || c.IdleTimeout%time.Millisecond != 0 || c.IdleTimeout.Milliseconds() > math.MaxInt32:
+		return bad("IdleTimeout", c.IdleTimeout, "must be whole milliseconds, 24 days at most, or 0 for the server's setting")
 	case c.CommitTimeout < 0:
 		return bad("CommitTimeout", c.CommitTimeout, "must be a time, or 0 for the default")
 	}

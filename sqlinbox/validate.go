@@ -48,11 +48,21 @@ func (b *backend) validate(ctx context.Context, s dialect.Schema) error {
 		return fmt.Errorf("%w (they have version %d, this program needs %d)", errNoSuchTable, version, s.Latest())
 	}
 	if b.config.Dialect == SQLite {
-		// A statement that changes nothing, but needs the right to.
-		_, err := b.db.ExecContext(ctx, "UPDATE "+s.Tables.Consumers+" SET key_scheme = key_scheme WHERE consumer IS NULL")
-		return err
+		return b.sqliteWritable(ctx, s)
 	}
 	return nil
+}
+
+// sqliteWritable executes a statement that changes nothing, but needs the right to. A database that is read-only says so
+// at once; one whose writer is at work would let it wait, and is not read-only.
+func (b *backend) sqliteWritable(ctx context.Context, s dialect.Schema) error {
+	limited, cancel := context.WithTimeout(ctx, shortestWriterWait)
+	defer cancel()
+	_, err := b.db.ExecContext(limited, "UPDATE "+s.Tables.Consumers+" SET key_scheme = key_scheme WHERE id IS NULL") //nolint:gosec // a validated name
+	if err == nil || b.Fault(err) == engine.FaultBusy || limited.Err() != nil {
+		return ctx.Err()
+	}
+	return err
 }
 
 // writable finds a standby, and a database or role that is read-only by its settings; it also looks at the settings

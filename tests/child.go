@@ -20,14 +20,14 @@ const taskEnv = "INBOX_TEST_TASK"
 
 // task is what a child process does.
 type task struct {
-	Column string            // whose harness
+	Column string            // whose harness, see Features.Child
 	Name   string            // of a function in tasks
 	Space  string            // the parent's environment
 	DSN    string            // of its server, if not the shared one
 	Args   map[string]string // for the function
 }
 
-// IsChildOf tells whether this process was started for the column of that name.
+// IsChildOf tells whether this process was started for the harness of that name, see Features.Child.
 func IsChildOf(name string) bool {
 	return inboxtest.IsChild() && currentTask().Column == name
 }
@@ -51,11 +51,11 @@ func currentTask() task {
 // startChild starts a process that does the task on the environment, and stops at the crash point, if any.
 func (s *suite) startChild(t testing.TB, env *Env, this task, point string) *inboxtest.Child {
 	t.Helper()
-	this.Column, this.Space = s.Name, env.Space
+	this.Column, this.Space = s.Child(), env.Space
 	encoded, err := json.Marshal(this)
 	require.NoError(t, err)
-	child, err := inboxtest.StartChild(ChildTest, inboxtest.ChildConfig{
-		Point: point, Env: []string{taskEnv + "=" + string(encoded)}, Timeout: 3 * time.Minute,
+	child, err := inboxtest.StartChild(t.Context(), ChildTest, inboxtest.ChildConfig{
+		Point: point, Env: []string{taskEnv + "=" + string(encoded)}, Timeout: time.Duration(Scale(30, 3)) * time.Minute,
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = child.Kill() })
@@ -70,6 +70,7 @@ func (s *suite) tasks() map[string]taskFunc {
 	all := map[string]taskFunc{}
 	maps.Copy(all, s.copyTasks())
 	maps.Copy(all, s.crashTasks())
+	maps.Copy(all, s.producedTasks())
 	maps.Copy(all, s.startupTasks())
 	return all
 }

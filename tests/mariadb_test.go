@@ -52,9 +52,10 @@ func mariadbHarness(t testing.TB, o tests.Options) *tests.Env {
 	table := func(suffix string) string { return "`" + schema + "`.`" + prefixOf(o.Config) + suffix + "`" }
 	env := &tests.Env{
 		Space: schema, Config: o.Config, DB: own,
-		Memory: table(""), Consumers: table("_consumers"), Horizons: table("_horizons"),
+		Memory: table(""), Produced: table("_produced"), Consumers: table("_consumers"), Horizons: table("_horizons"),
 		Effects: "`" + schema + "`.effects",
 	}
+	withOutbox(t, env, o.Space == "")
 	openSQL(t, env, db, o, "INSERT INTO "+env.Effects+" (name) VALUES (?)")
 	return env
 }

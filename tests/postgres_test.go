@@ -3,14 +3,18 @@ package tests_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
 	inbox "github.com/watermill-contrib/watermill-inbox"
@@ -34,6 +38,9 @@ func openPostgresSpace(t testing.TB, o tests.Options) postgresSpace {
 	if s.dsn == "" {
 		s.dsn = services.PostgreSQL(t)
 	}
+	if o.OwnDatabase && s.schema == "" {
+		s.dsn = createDatabase(t, s.dsn)
+	}
 	s.via = s.dsn
 	if o.Via != nil {
 		u, err := url.Parse(s.dsn)
@@ -53,19 +60,75 @@ func openPostgresSpace(t testing.TB, o tests.Options) postgresSpace {
 	_, err = s.db.ExecContext(ctx, fmt.Sprintf(`CREATE SCHEMA %s; CREATE TABLE %[1]s.effects (name text NOT NULL)`, s.schema))
 	require.NoError(t, err)
 	t.Cleanup(func() {
+		// A case that failed may have left a transaction open.
+		ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
+		defer cancel()
 		_, _ = s.db.ExecContext(ctx, "DROP SCHEMA "+s.schema+" CASCADE")
 	})
 	return s
 }
 
+const cleanupTimeout = 10 * time.Second
+
+// createDatabase makes a database of the test's own and gives its address.
+func createDatabase(t testing.TB, dsn string) string {
+	ctx := context.Background()
+	db, err := sql.Open("pgx", dsn)
+	require.NoError(t, err)
+	name := "t_" + strings.ReplaceAll(inbox.NewUUID(), "-", "")
+	_, err = db.ExecContext(ctx, "CREATE DATABASE "+name)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		defer db.Close() //nolint:errcheck // nothing is left to lose
+		ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
+		defer cancel()
+		_, _ = db.ExecContext(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
+	})
+	own, err := url.Parse(dsn)
+	require.NoError(t, err)
+	own.Path = "/" + name
+	return own.String()
+}
+
+// commitTracer calls a function before each COMMIT of a connection.
+type commitTracer struct{ before func() }
+
+func (c commitTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.EqualFold(data.SQL, "commit") {
+		c.before()
+	}
+	return ctx
+}
+
+func (commitTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// startPostgreSQL starts a server of the test's own.
+func startPostgreSQL(t testing.TB) tests.Server { return services.StartPostgreSQL(t) }
+
 // env fills in what the two drivers share.
 func (s postgresSpace) env(config sqlinbox.Config) *tests.Env {
 	table := func(suffix string) string { return `"` + s.schema + `"."` + prefixOf(config) + suffix + `"` }
 	return &tests.Env{
-		Space: s.schema, Config: config, DB: s.db,
-		Memory: table(""), Consumers: table("_consumers"), Horizons: table("_horizons"),
+		Space: s.schema, DSN: s.dsn, Config: config, DB: s.db,
+		Memory: table(""), Produced: table("_produced"), Consumers: table("_consumers"), Horizons: table("_horizons"), Migrations: table("_migrations"),
 		Effects: `"` + s.schema + `".effects`,
+		Locks:   s.locks,
+		Cause: func(err error) error {
+			var cause *pgconn.PgError
+			if errors.As(err, &cause) {
+				return cause
+			}
+			return nil
+		},
 	}
+}
+
+// locks counts advisory locks: what migrations and claims take.
+func (s postgresSpace) locks(ctx context.Context) (n int, err error) {
+	const query = `SELECT count(*) FROM pg_locks
+WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
+	err = s.db.QueryRowContext(ctx, query).Scan(&n)
+	return n, err
 }
 
 func prefixOf(config sqlinbox.Config) string {
@@ -89,12 +152,17 @@ func pgxHarness(t testing.TB, o tests.Options) *tests.Env {
 	config, err := pgxpool.ParseConfig(s.via)
 	require.NoError(t, err)
 	config.MaxConns = int32(poolSize(o))
+	if o.BeforeCommit != nil {
+		config.ConnConfig.Tracer = commitTracer{o.BeforeCommit}
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+	t.Cleanup(func() { closePool(pool) })
 
-	o.Config.Schema = s.schema
+	o.Config.Schema, o.Config.Dialect = s.schema, sqlinbox.PostgreSQL
 	env := s.env(o.Config)
+	env.Config.Dialect = sqlinbox.PostgreSQL
+	withOutbox(t, env, o.Space == "")
 	env.InUse = func() int { return int(pool.Stat().AcquiredConns()) }
 	env.Exec = func(ctx context.Context, query string) error {
 		tx, err := pgxinbox.TxFromContext(ctx)
@@ -143,14 +211,32 @@ func pgxHarness(t testing.TB, o tests.Options) *tests.Env {
 	return env
 }
 
+// closePool does not wait for ever for connections that a failed case has left behind.
+func closePool(pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() {
+		pool.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(cleanupTimeout):
+	}
+}
+
 // pgxSQLHarness is PostgreSQL through database/sql and pgx's stdlib.
 func pgxSQLHarness(t testing.TB, o tests.Options) *tests.Env {
 	s := openPostgresSpace(t, o)
-	db, err := sql.Open("pgx", s.via)
+	config, err := pgx.ParseConfig(s.via)
 	require.NoError(t, err)
+	if o.BeforeCommit != nil {
+		config.Tracer = commitTracer{o.BeforeCommit}
+	}
+	db := stdlib.OpenDB(*config)
 	t.Cleanup(func() { _ = db.Close() })
 	o.Config.Schema, o.Config.Dialect = s.schema, sqlinbox.PostgreSQL
 	env := s.env(o.Config)
+	withOutbox(t, env, o.Space == "")
 	openSQL(t, env, db, o, "INSERT INTO "+env.Effects+" (name) VALUES ($1)")
 	return env
 }

@@ -13,12 +13,14 @@ type column struct {
 	harness  tests.Harness
 }
 
+const postgresReadOnly = "SET default_transaction_read_only = on"
+
 func columns() []column {
 	levels := []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable}
 	return []column{
-		{tests.Features{Name: "pgx", Server: true, AbortsOnError: true, Isolation: levels}, pgxHarness},
-		{tests.Features{Name: "pgx-sql", Server: true, AbortsOnError: true, Isolation: levels}, pgxSQLHarness},
-		{tests.Features{Name: "sqlite", Isolation: []sql.IsolationLevel{sql.LevelSerializable}}, sqliteHarness},
+		{tests.Features{Name: "pgx", Server: true, StartServer: startPostgreSQL, RefusesTxEnd: true, AbortsOnError: true, DeferredConstraints: true, ReadOnly: postgresReadOnly, Isolation: levels}, pgxHarness},
+		{tests.Features{Name: "pgx-sql", Server: true, StartServer: startPostgreSQL, AbortsOnError: true, DeferredConstraints: true, ReadOnly: postgresReadOnly, Isolation: levels}, pgxSQLHarness},
+		{tests.Features{Name: "sqlite", DeferredConstraints: true, ReadOnly: "PRAGMA query_only = 1", Isolation: []sql.IsolationLevel{sql.LevelSerializable}}, sqliteHarness},
 	}
 }
 
@@ -30,8 +32,8 @@ func TestStore(t *testing.T) {
 
 // TestChild is the main function of the processes that the suite starts; otherwise it does nothing.
 func TestChild(t *testing.T) {
-	for _, c := range columns() {
-		if tests.IsChildOf(c.features.Name) {
+	for _, c := range append(columns(), pooledColumns()...) {
+		if tests.IsChildOf(c.features.Child()) {
 			tests.RunChild(t, c.features, c.harness)
 		}
 	}

@@ -55,7 +55,7 @@ func (b *backend) begin(ctx context.Context, conn *pgxpool.Conn, c *engine.Claim
 	}
 	batch.Queue(b.sql.Claim.SQL,
 		[16]byte(c.Key), [16]byte(c.Fingerprint), timestamp(c.MessageTime),
-		c.Consumer, c.Source, c.MessageID, c.Topic, c.Scope, c.LockID)
+		c.Consumer, c.Source, c.MessageID, c.Topic, c.Scope, [16]byte(c.HorizonID), c.LockID)
 
 	results := conn.SendBatch(ctx, batch)
 	t = newTransaction(conn, results.Tx(), &b.sql)
@@ -87,7 +87,7 @@ func (b *backend) lookup(ctx context.Context, pg *pgconn.PgConn, c *engine.Claim
 	batch := &pgconn.Batch{}
 	batch.ExecParams("rollback", nil, nil, nil, nil)
 	batch.ExecParams(b.sql.Lookup.SQL, [][]byte{
-		[]byte(c.Key.String()), timestampText(c.MessageTime), []byte(c.Consumer), []byte(c.Source), []byte(c.Scope),
+		[]byte(c.Key.String()), timestampText(c.MessageTime), []byte(c.HorizonID.String()),
 	}, nil, nil, []int16{pgx.BinaryFormatCode})
 	results, err := pg.ExecBatch(ctx, batch).ReadAll()
 	if err != nil {
@@ -124,10 +124,10 @@ func timestampText(t time.Time) []byte {
 }
 
 // Scheme is engine.Backend's Scheme. The insert commits by itself before the second read: the first writer wins.
-func (b *backend) Scheme(ctx context.Context, consumer, scheme string) (have string, err error) {
-	read := func() error { return b.pool.QueryRow(ctx, b.sql.GetScheme.SQL, consumer).Scan(&have) }
+func (b *backend) Scheme(ctx context.Context, s engine.Scheme, _ time.Duration) (have string, err error) {
+	read := func() error { return b.pool.QueryRow(ctx, b.sql.GetScheme.SQL, [16]byte(s.ID)).Scan(&have) }
 	if err = read(); errors.Is(err, pgx.ErrNoRows) {
-		if _, err = b.pool.Exec(ctx, b.sql.PutScheme.SQL, consumer, scheme); err == nil {
+		if _, err = b.pool.Exec(ctx, b.sql.PutScheme.SQL, [16]byte(s.ID), s.Consumer, s.Scheme); err == nil {
 			err = read()
 		}
 	}

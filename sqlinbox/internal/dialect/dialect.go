@@ -9,20 +9,20 @@ import (
 // Statements are the SQL of one database for one inbox, the table names filled in.
 type Statements struct {
 	// Claim inserts the memory row of a new message: one row inserted means claimed. Its arguments are key,
-	// fingerprint, message time, consumer, source, message id, topic and horizon scope; PostgreSQL's has the number of
-	// the advisory lock as the ninth.
+	// fingerprint, message time, consumer, source, message id, topic, horizon scope and horizon id; PostgreSQL's has the
+	// number of the advisory lock as the tenth.
 	Claim Statement
 	// Probe finds out, before the claim and with its arguments, whether somebody holds the key; empty where the claim
 	// itself does not wait.
 	Probe Statement
-	// Lookup tells what stands under a key. Its arguments are key, message time, consumer, source and horizon scope;
-	// its one row: found, processed, late, fingerprint, consumer, source, message id, recorded handler and messages.
+	// Lookup tells what stands under a key. Its arguments are key, message time and horizon id; its one row:
+	// found, processed, late, fingerprint, consumer, source, message id, recorded handler and messages.
 	Lookup Statement
 	// Record keeps what a handler returned (key, handler, messages).
 	Record Statement
 	// Forget deletes records. On PostgreSQL its argument is an array of keys, elsewhere one key.
 	Forget Statement
-	// PutScheme registers a consumer's key scheme unless it has one (consumer, scheme); GetScheme reads it (consumer).
+	// PutScheme registers a consumer's key scheme unless it has one (id, consumer, scheme); GetScheme reads it (id).
 	PutScheme, GetScheme Statement
 }
 

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"bytes"
 	"database/sql"
 	"fmt"
 	"io/fs"
@@ -161,15 +162,15 @@ func TestSQLiteRunsAll(t *testing.T) {
 			require.Equal(t, len(suffixes), count())
 
 			s := SQLite().Statements(schema.Tables)
-			key, fingerprint := make([]byte, 16), make([]byte, 16)
+			key, fingerprint, horizon := make([]byte, 16), make([]byte, 16), bytes.Repeat([]byte{9}, 16)
 			at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).UnixMilli()
 			claim := func(key []byte, at any) int64 {
-				return exec(s.Claim, key, fingerprint, at, "c", "", "42", "orders", "")
+				return exec(s.Claim, key, fingerprint, at, "c", "", "42", "orders", "", horizon)
 			}
 			lookup := func(key []byte, at any) (found, processed, late bool, handler sql.NullString, messages []byte) {
 				var fp []byte
 				var consumer, source, id sql.NullString
-				require.NoError(t, db.QueryRowContext(t.Context(), s.Lookup.SQL, s.Lookup.Args(key, at, "c", "", "")...).
+				require.NoError(t, db.QueryRowContext(t.Context(), s.Lookup.SQL, s.Lookup.Args(key, at, horizon)...).
 					Scan(&found, &processed, &late, &fp, &consumer, &source, &id, &handler, &messages))
 				require.Equal(t, found, id.String == "42")
 				return found, processed, late, handler, messages
@@ -189,7 +190,7 @@ func TestSQLiteRunsAll(t *testing.T) {
 			_, _, _, handler, _ = lookup(key, at)
 			require.False(t, handler.Valid)
 
-			exec(Statement{SQL: "INSERT INTO " + schema.Tables.Horizons + " (consumer, source, scope, horizon) VALUES ('c', '', '', ?)"}, at)
+			exec(Statement{SQL: "INSERT INTO " + schema.Tables.Horizons + " (id, consumer, source, scope, horizon) VALUES (?, 'c', '', '', ?)"}, horizon, at)
 			other := append(make([]byte, 15), 1)
 			require.EqualValues(t, 0, claim(other, at), "not after the horizon")
 			found, _, late, _, _ = lookup(other, at)

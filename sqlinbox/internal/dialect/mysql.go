@@ -31,19 +31,19 @@ func mysql() Dialect {
 			Claim: `
 INSERT INTO {inbox} (` + "`key`" + `, fingerprint, received_at, processed_at, message_time, consumer, source, message_id, topic, horizon_scope)
 SELECT ?1, ?2, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), ?3, ?4, ?5, ?6, ?7, ?8 FROM DUAL
-WHERE NOT EXISTS (SELECT 1 FROM {horizons} WHERE id = UNHEX(MD5(CONCAT_WS(0x00, ?4, ?5, ?8))) AND horizon >= ?3)`,
+WHERE NOT EXISTS (SELECT 1 FROM {horizons} WHERE id = ?9 AND horizon >= ?3)`,
 
 			Lookup: `
 SELECT m.` + "`key`" + ` IS NOT NULL, m.processed_at IS NOT NULL,
-  EXISTS (SELECT 1 FROM {horizons} WHERE id = UNHEX(MD5(CONCAT_WS(0x00, ?3, ?4, ?5))) AND horizon >= ?2),
+  EXISTS (SELECT 1 FROM {horizons} WHERE id = ?3 AND horizon >= ?2),
   m.fingerprint, m.consumer, m.source, m.message_id, p.handler, p.messages
 FROM (SELECT 1) AS one LEFT JOIN {inbox} AS m ON m.` + "`key`" + ` = ?1 LEFT JOIN {produced} AS p ON p.` + "`key`" + ` = m.` + "`key`",
 
 			Record: "INSERT INTO {produced} (`key`, recorded_at, handler, messages) VALUES (?1, UTC_TIMESTAMP(6), ?2, ?3)",
 			Forget: "DELETE FROM {produced} WHERE `key` = ?1",
 
-			PutScheme: `INSERT INTO {consumers} (id, consumer, key_scheme, created_at) VALUES (UNHEX(MD5(?1)), ?1, ?2, UTC_TIMESTAMP(6))`,
-			GetScheme: `SELECT key_scheme FROM {consumers} WHERE id = UNHEX(MD5(?1))`,
+			PutScheme: `INSERT INTO {consumers} (id, consumer, key_scheme, created_at) VALUES (?1, ?2, ?3, UTC_TIMESTAMP(6))`,
+			GetScheme: `SELECT key_scheme FROM {consumers} WHERE id = ?1`,
 		},
 		schema: schemaStatements{
 			// DDL commits by itself here: the lock belongs to the connection, a migration that is killed is taken up

@@ -20,14 +20,14 @@ func PostgreSQL() Dialect {
 			Claim: `
 INSERT INTO {inbox} (key, fingerprint, received_at, processed_at, message_time, consumer, source, message_id, topic, horizon_scope)
 SELECT $1::uuid, $2::uuid, now(), now(), $3::timestamptz, $4::text, $5::text, $6::text, $7::text, $8::text
-WHERE pg_try_advisory_xact_lock($9::bigint)
-  AND NOT EXISTS (SELECT FROM {horizons} WHERE consumer = $4::text AND source = $5::text AND scope = $8::text AND horizon >= $3::timestamptz)
+WHERE pg_try_advisory_xact_lock($10::bigint)
+  AND NOT EXISTS (SELECT FROM {horizons} WHERE id = $9::uuid AND horizon >= $3::timestamptz)
 ON CONFLICT (key) DO NOTHING`,
 
 			// Never prepared: a plan made while the table was small would stay a sequential scan.
 			Lookup: `
 SELECT m.key IS NOT NULL, m.processed_at IS NOT NULL,
-  EXISTS (SELECT FROM {horizons} WHERE consumer = $3::text AND source = $4::text AND scope = $5::text AND horizon >= $2::timestamptz),
+  EXISTS (SELECT FROM {horizons} WHERE id = $3::uuid AND horizon >= $2::timestamptz),
   m.fingerprint, m.consumer, m.source, m.message_id, p.handler, p.messages
 FROM (SELECT 1) AS one LEFT JOIN {inbox} AS m ON m.key = $1::uuid LEFT JOIN {produced} AS p ON p.key = m.key`,
 
@@ -38,8 +38,8 @@ FROM (SELECT 1) AS one LEFT JOIN {inbox} AS m ON m.key = $1::uuid LEFT JOIN {pro
 DELETE FROM {produced} WHERE key IN (
   SELECT key FROM {produced} WHERE key = ANY ($1::uuid[]) ORDER BY key FOR UPDATE SKIP LOCKED)`,
 
-			PutScheme: `INSERT INTO {consumers} (consumer, key_scheme) VALUES ($1, $2) ON CONFLICT (consumer) DO NOTHING`,
-			GetScheme: `SELECT key_scheme FROM {consumers} WHERE consumer = $1`,
+			PutScheme: `INSERT INTO {consumers} (id, consumer, key_scheme) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING`,
+			GetScheme: `SELECT key_scheme FROM {consumers} WHERE id = $1`,
 		},
 		schema: schemaStatements{
 			// Transaction-scoped, so that a migration that is killed leaves no lock, also behind a pooler.

@@ -13,20 +13,20 @@ func SQLite() Dialect {
 INSERT INTO {inbox} (key, fingerprint, received_at, processed_at, message_time, consumer, source, message_id, topic, horizon_scope)
 SELECT ?1, ?2, now.ms, now.ms, ?3, ?4, ?5, ?6, ?7, ?8
 FROM (SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER) AS ms) AS now
-WHERE NOT EXISTS (SELECT 1 FROM {horizons} WHERE consumer = ?4 AND source = ?5 AND scope = ?8 AND horizon >= ?3)
+WHERE NOT EXISTS (SELECT 1 FROM {horizons} WHERE id = ?9 AND horizon >= ?3)
 ON CONFLICT (key) DO NOTHING`,
 
 			Lookup: `
 SELECT m.key IS NOT NULL, m.processed_at IS NOT NULL,
-  EXISTS (SELECT 1 FROM {horizons} WHERE consumer = ?3 AND source = ?4 AND scope = ?5 AND horizon >= ?2),
+  EXISTS (SELECT 1 FROM {horizons} WHERE id = ?3 AND horizon >= ?2),
   m.fingerprint, m.consumer, m.source, m.message_id, p.handler, p.messages
 FROM (SELECT 1) AS one LEFT JOIN {inbox} AS m ON m.key = ?1 LEFT JOIN {produced} AS p ON p.key = m.key`,
 
 			Record: `INSERT INTO {produced} (key, handler, messages) VALUES (?1, ?2, ?3)`,
 			Forget: `DELETE FROM {produced} WHERE key = ?1`,
 
-			PutScheme: `INSERT INTO {consumers} (consumer, key_scheme, created_at) VALUES (?1, ?2, CAST(unixepoch('subsec') * 1000 AS INTEGER)) ON CONFLICT (consumer) DO NOTHING`,
-			GetScheme: `SELECT key_scheme FROM {consumers} WHERE consumer = ?1`,
+			PutScheme: `INSERT INTO {consumers} (id, consumer, key_scheme, created_at) VALUES (?1, ?2, ?3, CAST(unixepoch('subsec') * 1000 AS INTEGER)) ON CONFLICT (id) DO NOTHING`,
+			GetScheme: `SELECT key_scheme FROM {consumers} WHERE id = ?1`,
 		},
 		schema: schemaStatements{
 			begin:    "BEGIN IMMEDIATE",

@@ -20,7 +20,8 @@ type Claim struct {
 	MessageID   string
 	Topic       string
 	Scope       string // of the horizon; empty: the whole (consumer, source)
-	LockID      int64  // of the advisory lock
+	HorizonID   inbox.StorageKey
+	LockID      int64 // of the advisory lock
 }
 
 func newClaim(d inbox.Delivery, space LockSpace) *Claim {
@@ -33,9 +34,19 @@ func newClaim(d inbox.Delivery, space LockSpace) *Claim {
 		Source:      EncodeText(d.Key.Source),
 		MessageID:   EncodeText(d.Key.ID),
 		Topic:       EncodeText(d.Topic),
+		HorizonID:   HorizonID(d.Key.Consumer, d.Key.Source, ""),
 		LockID:      space.ID(key),
 	}
 }
+
+// HorizonID is the primary key of a horizon: parts of any length and bytes in 16 bytes, by the same hash as the key of a
+// message.
+func HorizonID(consumer, source, scope string) inbox.StorageKey {
+	return inbox.Key{Consumer: consumer, Source: source, ID: scope}.Storage()
+}
+
+// ConsumerID is the primary key of a consumer's key scheme.
+func ConsumerID(consumer string) inbox.StorageKey { return inbox.Key{Consumer: consumer}.Storage() }
 
 // Row is what a read found under a key that could not be claimed.
 type Row struct {
@@ -104,17 +115,19 @@ const (
 )
 
 // checkScheme compares the delivery's key scheme with the consumer's, which the first claim of a consumer fixes. It
-// costs a statement of its own once per consumer and process.
-func (p *process) checkScheme(ctx context.Context) error {
+// costs statements of its own once per consumer and process.
+func (p *process) checkScheme(ctx context.Context, wait time.Duration) error {
 	want := schemeID
 	if p.d.HasKeyTime {
 		want = schemeKeyTime
 	}
 	have, known := p.schemes.Load(p.claim.Consumer)
 	if !known {
-		registered, err := p.backend.Scheme(ctx, p.claim.Consumer, want)
+		registered, err := p.backend.Scheme(ctx, Scheme{
+			ID: ConsumerID(p.d.Key.Consumer), Consumer: p.claim.Consumer, Scheme: want,
+		}, wait)
 		if err != nil {
-			return p.claimError(err)
+			return err
 		}
 		have = registered
 		p.schemes.Store(p.claim.Consumer, have)
@@ -123,4 +136,10 @@ func (p *process) checkScheme(ctx context.Context) error {
 		return fmt.Errorf("%w: it is %q, this program has %q", inbox.ErrKeyScheme, have, want)
 	}
 	return nil
+}
+
+// Scheme is a consumer's key scheme, to be registered unless it has one.
+type Scheme struct {
+	ID               inbox.StorageKey
+	Consumer, Scheme string
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -60,6 +61,7 @@ func TestClaimIsTheDeliveryAsItIsStored(t *testing.T) {
 		Source:      `\x00`,
 		MessageID:   `a\x5cb`,
 		Topic:       `orders\x0a`,
+		HorizonID:   engine.HorizonID("billing/ö", "\x00", ""),
 		LockID:      space.ID(d.Key.StorageAt(at)),
 	}, *backend.claims[0])
 }
@@ -101,28 +103,30 @@ func TestATakenKey(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			d := delivery
-			d.AcceptMismatch = tt.acceptMismatch
-			d.MessageTime = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
-			row := rowOf(d)
-			tt.change(row)
-			backend := newFakeBackend(taken(row))
-			result, err := engine.New(backend, engine.Settings{}).Process(t.Context(), d, never(t))
-			require.Len(t, backend.claims, 1, "answered at once")
-			require.Zero(t, result.TxRetries)
-			require.Zero(t, result.Wait)
-			if tt.err == nil {
-				require.NoError(t, err)
-				require.Equal(t, tt.outcome, result.Outcome)
-				require.Equal(t, tt.mismatch, result.Mismatch)
-				require.Empty(t, result.Messages)
-				return
-			}
-			requireError(t, err, inbox.PhaseClaim, tt.err)
-			require.True(t, inbox.IsPermanent(err))
-			if errors.Is(tt.err, inbox.ErrLate) {
-				require.ErrorContains(t, err, "2026-01-02T03:04:05.000000006Z")
-			}
+			synctest.Test(t, func(t *testing.T) {
+				d := delivery
+				d.AcceptMismatch = tt.acceptMismatch
+				d.MessageTime = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+				row := rowOf(d)
+				tt.change(row)
+				backend := newFakeBackend(taken(row))
+				result, err := engine.New(backend, engine.Settings{}).Process(t.Context(), d, never(t))
+				require.Len(t, backend.claims, 1, "answered at once")
+				require.Zero(t, result.TxRetries)
+				require.Zero(t, result.Wait)
+				if tt.err == nil {
+					require.NoError(t, err)
+					require.Equal(t, tt.outcome, result.Outcome)
+					require.Equal(t, tt.mismatch, result.Mismatch)
+					require.Empty(t, result.Messages)
+					return
+				}
+				requireError(t, err, inbox.PhaseClaim, tt.err)
+				require.True(t, inbox.IsPermanent(err))
+				if errors.Is(tt.err, inbox.ErrLate) {
+					require.ErrorContains(t, err, "2026-01-02T03:04:05.000000006Z")
+				}
+			})
 		})
 	}
 }

@@ -20,8 +20,8 @@ type Backend interface {
 	// transaction is rolled back, and this is what a read after that found. Neither: somebody holds the key now.
 	// wait bounds the time spent on a database whose claim cannot do without waiting.
 	Claim(ctx context.Context, c *Claim, wait time.Duration) (Answer, error)
-	// Scheme registers the key scheme of a consumer unless it has one, and gives the one it has.
-	Scheme(ctx context.Context, consumer, scheme string) (string, error)
+	// Scheme registers the key scheme of a consumer unless it has one, and gives the one it has. wait is that of Claim.
+	Scheme(ctx context.Context, s Scheme, wait time.Duration) (string, error)
 	// Fault tells what kind of trouble a database error is.
 	Fault(err error) Fault
 }
@@ -61,9 +61,6 @@ func New(backend Backend, settings Settings) *Engine {
 // Process is inbox.Store's Process.
 func (e *Engine) Process(ctx context.Context, d inbox.Delivery, fn inbox.Func) (inbox.Result, error) {
 	p := &process{Engine: e, d: d, claim: newClaim(d, e.settings.LockSpace)}
-	if err := p.checkScheme(ctx); err != nil {
-		return inbox.Result{}, p.fail(inbox.PhaseClaim, err)
-	}
 	for {
 		done, err := p.try(ctx, fn)
 		if done || err != nil {
@@ -86,8 +83,10 @@ type process struct {
 // try is one turn of the loop: not done and no error means to try again.
 func (p *process) try(ctx context.Context, fn inbox.Func) (done bool, err error) {
 	began := time.Now()
-	answer, err := p.backend.Claim(ctx, p.claim, p.settings.InFlightWait-p.result.Wait)
+	answer, err := p.begin(ctx, p.settings.InFlightWait-p.result.Wait)
 	switch {
+	case errors.Is(err, inbox.ErrKeyScheme):
+		return false, p.fail(inbox.PhaseClaim, err)
 	case err != nil && p.tryClaimAgain(ctx, err):
 		return false, nil
 	case err != nil && p.fault(err) == FaultBusy:
@@ -106,6 +105,14 @@ func (p *process) try(ctx context.Context, fn inbox.Func) (done bool, err error)
 		}
 	}
 	return false, p.waitTurn(ctx, nil)
+}
+
+// begin claims the message, once its consumer's key scheme is known to be the delivery's.
+func (p *process) begin(ctx context.Context, wait time.Duration) (Answer, error) {
+	if err := p.checkScheme(ctx, wait); err != nil {
+		return Answer{}, err
+	}
+	return p.backend.Claim(ctx, p.claim, wait)
 }
 
 // tryClaimAgain tells whether a failed claim is worth another one. Nothing can have been committed by it.

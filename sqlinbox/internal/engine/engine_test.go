@@ -23,24 +23,26 @@ import (
 
 func TestFirstDelivery(t *testing.T) {
 	t.Parallel()
-	backend := newFakeBackend()
-	produced := []*message.Message{message.NewMessage("1", nil)}
-	var kept context.Context
-	result, err := engine.New(backend, engine.Settings{}).Process(t.Context(), delivery, func(ctx context.Context) ([]*message.Message, error) {
-		kept = ctx
-		handle, err := engine.TxFromContext[*handle](ctx)
+	synctest.Test(t, func(t *testing.T) {
+		backend := newFakeBackend()
+		produced := []*message.Message{message.NewMessage("1", nil)}
+		var kept context.Context
+		result, err := engine.New(backend, engine.Settings{}).Process(t.Context(), delivery, func(ctx context.Context) ([]*message.Message, error) {
+			kept = ctx
+			handle, err := engine.TxFromContext[*handle](ctx)
+			require.NoError(t, err)
+			require.Same(t, backend.txs[0].scope.Handle, handle)
+			require.False(t, backend.txs[0].scope.Over())
+			return produced, nil
+		})
 		require.NoError(t, err)
-		require.Same(t, backend.txs[0].scope.Handle, handle)
-		require.False(t, backend.txs[0].scope.Over())
-		return produced, nil
-	})
-	require.NoError(t, err)
-	require.Equal(t, inbox.Result{Outcome: inbox.OutcomeProcessed, Messages: produced}, result)
-	backend.requireEnds(t, "commit")
+		require.Equal(t, inbox.Result{Outcome: inbox.OutcomeProcessed, Messages: produced}, result)
+		backend.requireEnds(t, "commit")
 
-	_, err = engine.TxFromContext[*handle](kept)
-	require.ErrorIs(t, err, inbox.ErrNoTx, "the context outlives the transaction")
-	require.True(t, backend.txs[0].scope.Over())
+		_, err = engine.TxFromContext[*handle](kept)
+		require.ErrorIs(t, err, inbox.ErrNoTx, "the context outlives the transaction")
+		require.True(t, backend.txs[0].scope.Over())
+	})
 }
 
 func TestTxUnused(t *testing.T) {
@@ -52,7 +54,7 @@ func TestTxUnused(t *testing.T) {
 		"asked":        {func(ctx context.Context) { _, _ = engine.TxFromContext[*handle](ctx) }, false},
 		"never asked":  {func(context.Context) {}, true},
 		"asked wrong":  {func(ctx context.Context) { _, _ = engine.TxFromContext[string](ctx) }, true},
-		"asked before": {func(context.Context) { _, _ = engine.TxFromContext[*handle](context.Background()) }, true}, //nolint:usetesting // a context without a transaction
+		"asked before": {func(context.Context) { _, _ = engine.TxFromContext[*handle](context.Background()) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -118,9 +120,9 @@ func TestPanicAndGoexitRollBack(t *testing.T) {
 		work func()
 		want any
 	}{
-		"panic":   {func() { panic(own) }, own},
-		"nil map": {func() { map[string]int(nil)["x"]++ }, nil},
-		"Goexit":  {runtime.Goexit, nil},
+		"panic":    {func() { panic(own) }, own},
+		"nil func": {func() { work := map[string]func(){}; work["x"]() }, nil},
+		"Goexit":   {runtime.Goexit, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -328,7 +330,7 @@ func TestSerializationFailuresAreRunAgain(t *testing.T) {
 						left.claim--
 						return engine.Answer{}, conflict
 					}
-					return claimed(context.Background()) //nolint:usetesting // not used
+					return claimed(context.Background())
 				})
 				backend.commit = func(context.Context) error {
 					if left.commit > 0 {
@@ -866,7 +868,8 @@ func (b *fakeBackend) Claim(ctx context.Context, c *engine.Claim, wait time.Dura
 	return answer, err
 }
 
-func (b *fakeBackend) Scheme(_ context.Context, consumer, scheme string) (string, error) {
+func (b *fakeBackend) Scheme(_ context.Context, s engine.Scheme, _ time.Duration) (string, error) {
+	consumer, scheme := s.Consumer, s.Scheme
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked++

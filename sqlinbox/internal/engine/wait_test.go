@@ -16,10 +16,8 @@ func TestPauseGrowsToItsLimit(t *testing.T) {
 	t.Parallel()
 	for range 100 {
 		var p pause
-		for _, around := range []time.Duration{
-			2, 4, 8, 16, 32, 64, 100, 100, 100, // milliseconds
-		} {
-			around *= time.Millisecond
+		for _, ms := range []int{2, 4, 8, 16, 32, 64, 100, 100, 100} {
+			around := time.Duration(ms) * time.Millisecond
 			got := p.next()
 			require.GreaterOrEqual(t, got, around/2)
 			require.Less(t, got, around*3/2)
@@ -29,8 +27,8 @@ func TestPauseGrowsToItsLimit(t *testing.T) {
 
 func TestRetryPauseGrowsToItsLimit(t *testing.T) {
 	t.Parallel()
-	for n, around := range map[int]time.Duration{1: 2, 2: 4, 3: 8, 6: 64, 7: 64, 1000: 64} {
-		around *= time.Millisecond
+	for n, ms := range map[int]int{1: 2, 2: 4, 3: 8, 6: 64, 7: 64, 1000: 64} {
+		around := time.Duration(ms) * time.Millisecond
 		for range 100 {
 			got := retryPause(n)
 			require.GreaterOrEqual(t, got, around/2)

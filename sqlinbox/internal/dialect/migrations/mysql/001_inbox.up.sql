@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS {inbox} (
 
 -- The key scheme of each consumer, fixed by its first message.
 CREATE TABLE IF NOT EXISTS {consumers} (
-  id         BINARY(16)  NOT NULL PRIMARY KEY,     -- MD5 of consumer, which may be too long for an index
+  id         BINARY(16)  NOT NULL PRIMARY KEY,     -- derived from consumer
   consumer   TEXT        NOT NULL,
   key_scheme TEXT        NOT NULL,
   created_at DATETIME(6) NOT NULL
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS {consumers} (
 
 -- The latest message time that was forgotten: a first delivery not after it may be a forgotten duplicate.
 CREATE TABLE IF NOT EXISTS {horizons} (
-  id       BINARY(16)  NOT NULL PRIMARY KEY,       -- MD5 of consumer, source and scope with 0x00 between them
+  id       BINARY(16)  NOT NULL PRIMARY KEY,       -- derived from consumer, source and scope
   consumer TEXT        NOT NULL,
   source   TEXT        NOT NULL,
   scope    TEXT        NOT NULL,

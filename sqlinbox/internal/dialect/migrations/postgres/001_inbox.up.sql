@@ -14,16 +14,17 @@ CREATE TABLE {inbox} (
 
 -- The key scheme of each consumer, fixed by its first message.
 CREATE TABLE {consumers} (
-  consumer   text COLLATE "C" NOT NULL PRIMARY KEY,
+  id         uuid        NOT NULL PRIMARY KEY,       -- derived from consumer
+  consumer   text COLLATE "C" NOT NULL,
   key_scheme text COLLATE "C" NOT NULL,
   created_at timestamptz NOT NULL DEFAULT now()
 );
 
 -- The latest message time that was forgotten: a first delivery not after it may be a forgotten duplicate.
 CREATE TABLE {horizons} (
+  id       uuid        NOT NULL PRIMARY KEY,         -- derived from consumer, source and scope
   consumer text COLLATE "C" NOT NULL,
   source   text COLLATE "C" NOT NULL,
   scope    text COLLATE "C" NOT NULL DEFAULT '',
-  horizon  timestamptz NOT NULL,
-  PRIMARY KEY (consumer, source, scope)
+  horizon  timestamptz NOT NULL
 );

@@ -15,16 +15,17 @@ CREATE TABLE {inbox} (
 
 -- The key scheme of each consumer, fixed by its first message.
 CREATE TABLE {consumers} (
-  consumer   TEXT    NOT NULL PRIMARY KEY,
+  id         BLOB    NOT NULL PRIMARY KEY,      -- derived from consumer
+  consumer   TEXT    NOT NULL,
   key_scheme TEXT    NOT NULL,
   created_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- The latest message time that was forgotten: a first delivery not after it may be a forgotten duplicate.
 CREATE TABLE {horizons} (
+  id       BLOB    NOT NULL PRIMARY KEY,        -- derived from consumer, source and scope
   consumer TEXT    NOT NULL,
   source   TEXT    NOT NULL,
   scope    TEXT    NOT NULL DEFAULT '',
-  horizon  INTEGER NOT NULL,
-  PRIMARY KEY (consumer, source, scope)
+  horizon  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;

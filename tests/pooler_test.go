@@ -1,0 +1,63 @@
+package tests_test
+
+import (
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/watermill-contrib/watermill-inbox/tests"
+	"github.com/watermill-contrib/watermill-inbox/tests/services"
+)
+
+// pooledModes are pgx's query modes that need no prepared statement: Debian's pgbouncer 1.18 keeps none for its
+// clients. From 1.21 on, with max_prepared_statements set, the default mode works as well.
+func pooledModes() []string { return []string{"exec", "simple_protocol"} }
+
+// pooledColumns are the columns of PostgreSQL behind pgbouncer in transaction mode, in each of these modes. Everything
+// goes through it, the tests' own look at the database too.
+//
+// Two cases are left to the direct connection by Features: the one that stops a server of its own, since the pooler
+// stands in front of the shared one, and the one that makes its session read-only, since the pooler would hand that
+// session to other tests.
+func pooledColumns() []column {
+	var pooled []column
+	for _, mode := range pooledModes() {
+		for _, c := range columns() {
+			if !c.features.Server {
+				continue
+			}
+			c.features.Variant = mode
+			c.features.StartServer, c.features.ReadOnly = nil, ""
+			c.harness = behindPooler(c.harness, mode)
+			pooled = append(pooled, c)
+		}
+	}
+	return pooled
+}
+
+func behindPooler(harness tests.Harness, mode string) tests.Harness {
+	return func(t testing.TB, o tests.Options) *tests.Env {
+		if o.DSN == "" {
+			u, err := url.Parse(services.PgBouncer(t))
+			require.NoError(t, err)
+			query := u.Query()
+			query.Set("default_query_exec_mode", mode)
+			u.RawQuery = query.Encode()
+			o.DSN = u.String()
+		}
+		return harness(t, o)
+	}
+}
+
+func TestH2_ThroughPooler(t *testing.T) {
+	for _, mode := range pooledModes() {
+		t.Run(mode, func(t *testing.T) {
+			for _, c := range pooledColumns() {
+				if c.features.Variant == mode {
+					tests.TestStore(t, c.features, c.harness)
+				}
+			}
+		})
+	}
+}
