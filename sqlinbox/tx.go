@@ -82,7 +82,11 @@ func (t *transaction) record(ctx context.Context, record *engine.Record) error {
 	if t.pg != nil && t.pg.TxStatus() == 'E' {
 		return pgx.ErrTxCommitRollback
 	}
-	_, err := t.tx.ExecContext(ctx, t.backend.sql.Record.SQL, t.backend.bytes16(record.Key), record.Handler, record.Messages)
+	put := t.backend.sql.Record
+	_, err := t.tx.ExecContext(ctx, put.SQL, put.Args(t.backend.bytes16(record.Key), record.Handler, record.Messages)...)
+	if t.backend.Fault(err) == engine.FaultSchema {
+		err = fmt.Errorf("%w: %w", errNoSuchTable, err)
+	}
 	return err
 }
 

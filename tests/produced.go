@@ -50,7 +50,10 @@ func (r *rig) producing(name string, n int) message.HandlerFunc {
 }
 
 // recorded counts the records that wait for their ack.
-func (r *rig) recorded(t testing.TB) int { return r.scalar(t, "SELECT count(*) FROM "+r.Produced) }
+func (r *rig) recorded(t testing.TB) int {
+	t.Helper()
+	return r.scalar(t, "SELECT count(*) FROM "+r.Produced)
+}
 
 func uuids(messages []*message.Message) []string {
 	ids := make([]string, len(messages))
@@ -250,6 +253,7 @@ func (s *suite) producedTasks() map[string]taskFunc {
 
 // downstream gives the consumer of the produced messages: it applies each as an effect down-<payload>.
 func downstream(t testing.TB, env *Env) func(*message.Message) error {
+	t.Helper()
 	r := newRig(t, env, inbox.Config{Consumer: func(*message.Message) string { return "downstream" }})
 	return func(msg *message.Message) error {
 		return r.handle(msg.Copy(), func(msg *message.Message) ([]*message.Message, error) {

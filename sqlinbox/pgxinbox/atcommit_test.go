@@ -162,3 +162,13 @@ func TestExecAtCommit_OutsideAHandler(t *testing.T) {
 	require.ErrorIs(t, pgxinbox.ExecAtCommit(inside, insert, "too late"), inbox.ErrNoTx)
 	require.Empty(t, s.effects(t))
 }
+
+func TestExecAtCommit_MissingTableIsTheHandlers(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	err := s.handle(func(ctx context.Context, _ pgx.Tx) error {
+		return pgxinbox.ExecAtCommit(ctx, `INSERT INTO watermill_nosuch VALUES (1)`)
+	})
+	require.ErrorContains(t, err, "watermill_nosuch")
+	require.NotErrorIs(t, err, inbox.ErrSchema)
+}

@@ -58,7 +58,7 @@ func (b *backend) begin(ctx context.Context, conn *pgxpool.Conn, c *engine.Claim
 		c.Consumer, c.Source, c.MessageID, c.Topic, c.Scope, [16]byte(c.HorizonID), c.LockID)
 
 	results := conn.SendBatch(ctx, batch)
-	t = newTransaction(conn, results.Tx(), &b.sql)
+	t = newTransaction(conn, results.Tx(), b)
 	var tag pgconn.CommandTag
 	for range batch.QueuedQueries {
 		if tag, err = results.Exec(); err != nil {

@@ -57,7 +57,7 @@ func ExampleStore() {
 		_, err = handler(message.NewMessage("0198c0de-0000-7000-8000-000000000042", []byte("order 42")))
 		check(err)
 	}
-	fmt.Println("charges:", count(pool, "charges"))
+	fmt.Println("charges:", countCharges(pool))
 	// Output:
 	// processed
 	// duplicate
@@ -92,7 +92,7 @@ func ExampleTxFromContext() {
 	})
 	_, err = handler(message.NewMessage("0198c0de-0000-7000-8000-000000000042", []byte("order 42")))
 	check(err)
-	fmt.Println("charges:", count(pool, "charges"))
+	fmt.Println("charges:", countCharges(pool))
 
 	impatient := in.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		tx, err := pgxinbox.TxFromContext(msg.Context())
@@ -136,7 +136,7 @@ func ExampleConsumerHandler() {
 		check(pubSub.Publish("orders", order)) // returns after the ack
 	}
 	check(router.Close())
-	fmt.Println("charges:", count(pool, "charges"))
+	fmt.Println("charges:", countCharges(pool))
 	// Output: charges: 1
 }
 
@@ -154,7 +154,7 @@ func ExampleExecAtCommit() {
 	})
 	_, err = handler(message.NewMessage("0198c0de-0000-7000-8000-000000000042", []byte("order 42")))
 	check(err)
-	fmt.Println("charges:", count(pool, "charges"))
+	fmt.Println("charges:", countCharges(pool))
 	// Output: charges: 1
 }
 
@@ -192,8 +192,8 @@ func openPool() (pool *pgxpool.Pool, remove func()) {
 	}
 }
 
-func count(pool *pgxpool.Pool, table string) (n int) {
-	check(pool.QueryRow(context.Background(), "SELECT count(*) FROM "+table).Scan(&n))
+func countCharges(pool *pgxpool.Pool) (n int) {
+	check(pool.QueryRow(context.Background(), "SELECT count(*) FROM charges").Scan(&n))
 	return n
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	inbox "github.com/watermill-contrib/watermill-inbox"
-	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/dialect"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
 )
 
@@ -59,14 +58,14 @@ func (tx handlerTx) refuse() error {
 type transaction struct {
 	conn     *pgxpool.Conn
 	inner    pgx.Tx
-	sql      *dialect.Statements
+	backend  *backend
 	scope    engine.Scope
 	atCommit atCommit
 	released bool
 }
 
-func newTransaction(conn *pgxpool.Conn, inner pgx.Tx, sql *dialect.Statements) *transaction {
-	t := &transaction{conn: conn, inner: inner, sql: sql}
+func newTransaction(conn *pgxpool.Conn, inner pgx.Tx, backend *backend) *transaction {
+	t := &transaction{conn: conn, inner: inner, backend: backend}
 	t.scope.Handle = handlerTx{inner, t}
 	return t
 }
@@ -86,9 +85,9 @@ func (t *transaction) Commit(ctx context.Context, record *engine.Record) error {
 		return fmt.Errorf("%w (%w)", inbox.ErrTxAborted, pgx.ErrTxCommitRollback)
 	}
 	if record != nil {
-		t.atCommit.add(t.sql.Record.SQL, [16]byte(record.Key), record.Handler, record.Messages)
+		t.atCommit.add(t.backend.sql.Record.SQL, [16]byte(record.Key), record.Handler, record.Messages)
 	}
-	err := t.commit(ctx)
+	err := t.commit(ctx, record != nil)
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return fmt.Errorf("%w (%w)", inbox.ErrTxAborted, err)
 	}
@@ -98,7 +97,7 @@ func (t *transaction) Commit(ctx context.Context, record *engine.Record) error {
 	return err
 }
 
-func (t *transaction) commit(ctx context.Context) error {
+func (t *transaction) commit(ctx context.Context, recorded bool) error {
 	batch := t.atCommit.take()
 	if batch == nil {
 		return t.inner.Commit(ctx)
@@ -108,8 +107,11 @@ func (t *transaction) commit(ctx context.Context) error {
 	results := t.conn.Conn().SendBatch(ctx, batch)
 	var tag pgconn.CommandTag
 	var err error
-	for range batch.QueuedQueries {
+	for i := range batch.QueuedQueries {
 		if tag, err = results.Exec(); err != nil {
+			if recorded && i == len(batch.QueuedQueries)-2 { // the record's INSERT: the inbox's own table
+				err = t.backend.named(err)
+			}
 			break
 		}
 	}

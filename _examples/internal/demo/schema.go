@@ -33,7 +33,7 @@ func withSchema(ctx context.Context, run func(ctx context.Context, databaseURL s
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 45*time.Second)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, address)
 	if err != nil {

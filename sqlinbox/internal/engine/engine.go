@@ -206,6 +206,8 @@ func (p *process) commitFailed(ctx context.Context, err error) error {
 	case FaultLost:
 		// The reply to COMMIT is missing. It may have been done: trying again here could do the work twice.
 		return p.fail(inbox.PhaseCommit, fmt.Errorf("%w: %w", inbox.ErrCommitUnknown, err))
+	case FaultSchema: // the handler's own table, unless the backend has said otherwise
+		return p.fail(inbox.PhaseCommit, err)
 	default:
 		return p.fail(inbox.PhaseCommit, Named(f, err))
 	}
