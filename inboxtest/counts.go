@@ -45,7 +45,8 @@ func (p *Proxy) ResetCounts() {
 }
 
 // Log returns the SQL texts that clients asked to execute, in the order of their sending and
-// without their arguments: the last thousand at most.
+// without their arguments (which MySQL's clients may have written into the text): the last
+// thousand at most.
 func (p *Proxy) Log() []string {
 	p.stats.mu.Lock()
 	defer p.stats.mu.Unlock()

@@ -16,7 +16,7 @@ const (
 )
 
 // session follows PostgreSQL's frontend/backend protocol on one connection, with both
-// directions in view.
+// directions in view, or hands both over to mysqlSession.
 type session struct {
 	stats   *stats
 	commits *commitFaults
@@ -30,6 +30,8 @@ type session struct {
 	dropping   bool // a COMMIT's reply is being dropped
 	statements map[string]string
 	portals    map[string]string
+
+	mysql *mysqlSession // set where the server turned out to be one
 }
 
 func newSession(stats *stats, commits *commitFaults) *session {
@@ -47,6 +49,9 @@ func newSession(stats *stats, commits *commitFaults) *session {
 func (s *session) fromClient(data []byte) (parts [][]byte, answer []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.mysql != nil {
+		return s.mysql.fromClient(data), nil
+	}
 	f := &s.client
 	f.add(data)
 	start := 0
@@ -90,11 +95,17 @@ func (s *session) fromClient(data []byte) (parts [][]byte, answer []byte) {
 func (s *session) fromServer(data []byte) (forward []byte, cut bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.phase == phaseStartup { // PostgreSQL's server never speaks first
+		s.phase = phaseUnparsed
+		if isMySQL(data) {
+			s.mysql = &mysqlSession{session: s}
+		}
+	}
+	if s.mysql != nil {
+		return s.mysql.fromServer(data)
+	}
 	f := &s.server
 	f.add(data)
-	if s.phase == phaseStartup {
-		s.phase = phaseUnparsed // PostgreSQL's server never speaks first
-	}
 	end := 0 // of what is forwarded
 	for s.phase != phaseUnparsed {
 		kind, body, ok := f.message()

@@ -193,9 +193,9 @@ func TestOtherProtocols(t *testing.T) {
 		require.Equal(t, "+", forwarded, name)
 	}
 
-	w := newWire() // MariaDB
-	forwarded, _ := w.server("\x4a\x00\x00\x00\x0a")
-	require.Equal(t, "\x4a\x00\x00\x00\x0a", forwarded)
+	w := newWire() // SMTP
+	forwarded, _ := w.server("220 mail\r\n")
+	require.Equal(t, "220 mail\r\n", forwarded)
 	require.Equal(t, "\x00", w.client("\x00"))
 	require.Zero(t, w.stats.counts)
 }

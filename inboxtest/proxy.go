@@ -14,8 +14,9 @@ import (
 //
 // The faults of the wire (SetLatency, CutAll, StopForwarding, Refuse) work in front of any
 // server. The parts that read the traffic (Counts, Log, OnCommit, DropCommitReply) know
-// PostgreSQL's protocol; connections that speak another one pass through unread and are not
-// counted. So that it can read the traffic the proxy itself answers a request for TLS or
+// PostgreSQL's protocol, and of MySQL's (and MariaDB's) the statements that are sent as text:
+// of these nothing is counted but DroppedCommits. Connections that speak another protocol, or
+// MySQL's with encryption or compression, pass through unread and are not counted. So that it can read the traffic the proxy itself answers a request for TLS or
 // GSSAPI encryption with "no": a client with sslmode=prefer goes on in clear text, one with
 // sslmode=require fails to connect.
 //

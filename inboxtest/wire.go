@@ -26,8 +26,11 @@ type framer struct {
 
 // add appends what was read, and drops what was given out before.
 func (f *framer) add(data []byte) {
-	f.buf = append(f.buf[:copy(f.buf, f.buf[f.used:])], data...)
-	f.used = 0
+	if f.used > 0 {
+		f.buf = f.buf[:copy(f.buf, f.buf[f.used:])]
+		f.used = 0
+	}
+	f.buf = append(f.buf, data...)
 }
 
 // packet takes the untyped packet that comes next when it is whole, and returns its code. What

@@ -118,7 +118,7 @@ func ExampleTxFromContext() {
 	})
 	for range 3 {
 		_, err := handler(message.NewMessage("0198c0de-0000-7000-8000-000000000042", []byte("order 42")))
-		fmt.Println("charges:", count(db, "charges"), "error:", err)
+		fmt.Println("charges:", countCharges(db), "error:", err)
 	}
 
 	_, err = sqlinbox.TxFromContext(context.Background())
@@ -157,7 +157,7 @@ func ExampleConsumerHandler() {
 		check(pubSub.Publish("orders", order)) // returns after the ack
 	}
 	check(router.Close())
-	fmt.Println("charges:", count(db, "charges"))
+	fmt.Println("charges:", countCharges(db))
 	// Output: charges: 1
 }
 
@@ -212,8 +212,8 @@ func openFile() (db *sql.DB, remove func()) {
 	}
 }
 
-func count(db *sql.DB, table string) (n int) {
-	check(db.QueryRowContext(context.Background(), "SELECT count(*) FROM "+table).Scan(&n))
+func countCharges(db *sql.DB) (n int) {
+	check(db.QueryRowContext(context.Background(), "SELECT count(*) FROM charges").Scan(&n))
 	return n
 }
 

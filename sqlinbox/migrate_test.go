@@ -3,6 +3,7 @@ package sqlinbox_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
@@ -16,6 +17,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver of the tests
 	"github.com/stretchr/testify/require"
+	"modernc.org/sqlite"
 
 	inbox "github.com/watermill-contrib/watermill-inbox"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox"
@@ -27,6 +29,7 @@ type database struct {
 	*sql.DB
 	config sqlinbox.Config
 	open   func() *sql.DB // another pool
+	dsn    string         // of SQLite
 	tables string         // a query that lists what is there, with its structure
 }
 
@@ -98,7 +101,7 @@ func openSQLite(t *testing.T) *database {
 	t.Helper()
 	dsn := "file:" + filepath.Join(t.TempDir(), "inbox.db") +
 		"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)"
-	d := &database{open: opener(t, "sqlite", dsn), config: sqlinbox.Config{Dialect: sqlinbox.SQLite}}
+	d := &database{open: opener(t, "sqlite", dsn), config: sqlinbox.Config{Dialect: sqlinbox.SQLite}, dsn: dsn}
 	d.DB = d.open()
 	d.tables = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY 1"
 	return d
@@ -109,7 +112,7 @@ func (d *database) structure(t *testing.T) []string {
 	t.Helper()
 	rows, err := d.QueryContext(t.Context(), d.tables)
 	require.NoError(t, err)
-	defer rows.Close() //nolint:errcheck // rows.Err tells
+	defer rows.Close()
 	lines := []string{}
 	for rows.Next() {
 		var line string
@@ -134,7 +137,7 @@ func (d *database) versions(t *testing.T) []int {
 	t.Helper()
 	rows, err := d.QueryContext(t.Context(), "SELECT version FROM "+d.table("_migrations")+" ORDER BY version")
 	require.NoError(t, err)
-	defer rows.Close() //nolint:errcheck // rows.Err tells
+	defer rows.Close()
 	var versions []int
 	for rows.Next() {
 		var version int
@@ -382,8 +385,8 @@ func TestMigrate_Roles(t *testing.T) {
 	d := openPostgreSQL(t, nil)
 	role := newName()
 	d.exec(t, "CREATE ROLE "+role)
+	admin := d.open()
 	t.Cleanup(func() {
-		admin := opener(t, "pgx", services.PostgreSQL(t))()
 		_, err := admin.ExecContext(context.Background(), "DROP OWNED BY "+role+" CASCADE; DROP ROLE "+role)
 		require.NoError(t, err)
 	})
@@ -421,7 +424,7 @@ func TestMigrate_CancelledWhileWaiting(t *testing.T) {
 	forEachDatabase(t, func(t *testing.T, d *database) {
 		holder, err := d.open().Conn(t.Context())
 		require.NoError(t, err)
-		defer holder.Close() //nolint:errcheck // the end of the test
+		defer holder.Close()
 		release := "ROLLBACK"
 		switch d.config.Dialect {
 		case sqlinbox.PostgreSQL:
@@ -504,4 +507,76 @@ func TestMigrate_CancelledAtAnyMoment(t *testing.T) {
 		require.Equal(t, 1, handle(t, d.DB, d.config, "order-42"))
 		require.True(t, slices.IsSorted(d.versions(t)))
 	})
+}
+
+// TestMigrate_CancelledAtEachStatement has the context end with one statement after the other, as soon as it is done
+// and before the migration knows: a driver then reports a statement as cancelled that had its effect. Whatever it was,
+// nothing may be left open in the pool.
+func TestMigrate_CancelledAtEachStatement(t *testing.T) {
+	t.Parallel()
+	for statement := 1; ; statement++ {
+		d := openSQLite(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		connector := &cancellingConnector{dsn: d.dsn, at: statement, cancel: cancel}
+		db := sql.OpenDB(connector)
+		defer db.Close()
+		err := sqlinbox.Migrate(ctx, db, d.config)
+		cancel()
+		if connector.at > 0 { // it has fewer statements
+			require.NoError(t, err)
+			require.Greater(t, statement, 5)
+			return
+		}
+		require.ErrorIs(t, err, context.Canceled, "statement %d", statement)
+		require.Equal(t, 0, db.Stats().InUse)
+		_, err = d.ExecContext(t.Context(), "PRAGMA busy_timeout = 0; BEGIN IMMEDIATE; ROLLBACK; PRAGMA busy_timeout = 10000")
+		require.NoError(t, err, "statement %d left a transaction in the pool", statement)
+		require.NoError(t, sqlinbox.Migrate(t.Context(), db, d.config), "on the same connection")
+		require.NoError(t, sqlinbox.Validate(t.Context(), d.DB, d.config))
+	}
+}
+
+// cancellingConnector opens connections that call cancel when a number of statements was executed.
+type cancellingConnector struct {
+	dsn    string
+	at     int
+	cancel context.CancelFunc
+}
+
+func (c *cancellingConnector) Driver() driver.Driver { return &sqlite.Driver{} }
+
+func (c *cancellingConnector) Connect(context.Context) (driver.Conn, error) {
+	conn, err := c.Driver().Open(c.dsn)
+	if err != nil {
+		return nil, err
+	}
+	return &cancellingConn{conn.(sqliteConn), c}, nil
+}
+
+// sqliteConn is what database/sql uses of the driver's connections.
+type sqliteConn interface {
+	driver.Conn
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.SessionResetter
+	driver.Validator
+}
+
+type cancellingConn struct {
+	sqliteConn
+	connector *cancellingConnector
+}
+
+func (c *cancellingConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	result, err := c.sqliteConn.ExecContext(context.WithoutCancel(ctx), query, args)
+	if c.connector.at--; c.connector.at == 0 {
+		c.connector.cancel()
+		return nil, ctx.Err()
+	}
+	return result, err
 }

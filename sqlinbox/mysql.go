@@ -15,6 +15,7 @@ import (
 
 // Error numbers of MySQL and MariaDB (https://mariadb.com/kb/en/mariadb-error-code-reference/).
 const (
+	mysqlChanged     = 1020 // MariaDB with innodb_snapshot_isolation, the default from 11.6.2 on
 	mysqlDuplicate   = 1062
 	mysqlLockTimeout = 1205
 	mysqlDeadlock    = 1213
@@ -32,7 +33,7 @@ func mysqlCode(err error) uint16 {
 
 func mysqlFault(code uint16) engine.Fault {
 	switch code {
-	case mysqlLockTimeout, mysqlDeadlock:
+	case mysqlChanged, mysqlLockTimeout, mysqlDeadlock:
 		return engine.FaultSerialization
 	case 1049, 1054, 1146: // no such database, column, table
 		return engine.FaultSchema
@@ -83,13 +84,17 @@ func lookAtMySQL(ctx context.Context, db *sql.DB, config Config) (Config, error)
 
 // mysqlWritable finds a read-only server, and on MySQL the wait that its claim cannot do without.
 func (b *backend) mysqlWritable(ctx context.Context) error {
-	var readOnly bool
+	var readOnly, session bool
 	var lockWait int
-	if err := b.db.QueryRowContext(ctx, "SELECT @@global.read_only, @@innodb_lock_wait_timeout").Scan(&readOnly, &lockWait); err != nil {
+	variable := map[bool]string{true: "@@tx_read_only", false: "@@transaction_read_only"}[b.config.mariaDB]
+	err := b.db.QueryRowContext(ctx, "SELECT @@global.read_only, "+variable+", @@innodb_lock_wait_timeout").Scan(&readOnly, &session, &lockWait)
+	switch {
+	case err != nil:
 		return err
-	}
-	if readOnly {
+	case readOnly:
 		return fmt.Errorf("%w: read_only is on; connect to the primary", inbox.ErrReadOnly)
+	case session:
+		return fmt.Errorf("%w: %s is on", inbox.ErrReadOnly, variable)
 	}
 	if !b.config.mariaDB && lockWait > 1 {
 		return bad("DSN", fmt.Sprintf("innodb_lock_wait_timeout=%d", lockWait), "must be 1 on MySQL: add innodb_lock_wait_timeout=1 to the DSN")

@@ -13,17 +13,17 @@ import (
 
 // a7Handlers has two handlers of one router on one topic, which get the same messages, each of them twice.
 func (s *suite) a7Handlers(t *testing.T) {
-	r := newRouterRig(t, s.open(t, Options{}), inbox.Config{})
+	r := newRouterRig(t, s.open(t, Options{}))
 	broker := newBroker(t)
 	r.route(t, func(router *message.Router) {
 		router.AddMiddleware(r.Middleware)
 		for _, name := range []string{"charge", "mail"} {
-			router.AddConsumerHandler(name, "orders", twice(t, broker), consume(r.writes(name)))
+			router.AddConsumerHandler(name, ordersTopic, twice(t, broker), consume(r.writes(name)))
 		}
 	})
 	msg := newMessage("order 42")
 	for range 2 {
-		require.NoError(t, publish(broker, "orders", msg.Copy()).end(t))
+		require.NoError(t, publish(broker, msg.Copy()).end(t))
 	}
 	require.Equal(t, 1, r.Count(t, "charge"))
 	require.Equal(t, 1, r.Count(t, "mail"))

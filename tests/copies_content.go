@@ -51,9 +51,9 @@ func (s *suite) a8(t *testing.T) {
 		require.NoError(t, r.handle(right.Copy(), r.writes("pay")))
 		for range 2 {
 			elsewhere.refused(t, wrong, inbox.ErrMismatch)
-			copy := right.Copy()
-			copy.Metadata.Set("hop", "2") // metadata is not content
-			require.NoError(t, elsewhere.handle(copy, r.writes("pay")), "the right copy still is a duplicate")
+			again := right.Copy()
+			again.Metadata.Set("hop", "2") // metadata is not content
+			require.NoError(t, elsewhere.handle(again, r.writes("pay")), "the right copy still is a duplicate")
 		}
 		r.processedOnce(t)
 		r.told(t, map[inbox.Outcome]int{inbox.OutcomeProcessed: 1, inbox.OutcomeMismatch: 2, inbox.OutcomeDuplicate: 2})

@@ -114,18 +114,18 @@ func (s *suite) inBothPlaces(t *testing.T, o Options, config inbox.Config, run f
 // meet waits until the second copy has met the first, which is in its handler. In another process that shows: it took a
 // connection for its claim and, where a claim never waits, gave it back. In this one it shows nowhere, but takes no
 // time either. A copy that has ended needs no waiting for.
-func (s *suite) meet(t *testing.T, r, second *rig, copy *inHand) {
+func (s *suite) meet(t *testing.T, r, second *rig, delivery *inHand) {
 	t.Helper()
 	if r == second {
 		select {
-		case <-copy.done:
+		case <-delivery.done:
 		case <-time.After(5 * time.Millisecond):
 		}
 		return
 	}
 	limit := time.Now().Add(patience)
 	until := func(enough func() bool) {
-		for !enough() && !copy.ended() {
+		for !enough() && !delivery.ended() {
 			require.True(t, time.Now().Before(limit), "the second copy never came")
 			time.Sleep(50 * time.Microsecond)
 		}
@@ -306,13 +306,13 @@ func (s *suite) a4Connections(t *testing.T) {
 		require.NoError(t, stranger.end(t), "a message that has nothing to do with the copies")
 		require.Equal(t, 1, r.Count(t, fmt.Sprint("other ", n)))
 	}
-	for _, copy := range copies {
-		require.False(t, copy.ended())
+	for _, waiting := range copies {
+		require.False(t, waiting.ended())
 	}
 	stop.open()
 	require.NoError(t, first.end(t))
-	for _, copy := range copies {
-		require.NoError(t, copy.end(t))
+	for _, waiting := range copies {
+		require.NoError(t, waiting.end(t))
 	}
 	require.Equal(t, 1, r.Count(t, "pay"))
 	r.told(t, map[inbox.Outcome]int{inbox.OutcomeProcessed: 21, inbox.OutcomeDuplicate: 8})

@@ -16,14 +16,14 @@ import (
 
 // a12Twice adds the middleware to the router and to its handler.
 func (s *suite) a12Twice(t *testing.T) {
-	r := newRouterRig(t, s.open(t, Options{}), inbox.Config{})
+	r := newRouterRig(t, s.open(t, Options{}))
 	broker := newBroker(t)
 	r.route(t, func(router *message.Router) {
 		router.AddMiddleware(r.Middleware)
-		router.AddConsumerHandler(consumer, "orders", twice(t, broker), consume(r.writes("pay"))).AddMiddleware(r.Middleware)
+		router.AddConsumerHandler(consumer, ordersTopic, twice(t, broker), consume(r.writes("pay"))).AddMiddleware(r.Middleware)
 	})
 	for range 3 {
-		require.NoError(t, publish(broker, "orders", newMessage("pay 10")).end(t))
+		require.NoError(t, publish(broker, newMessage("pay 10")).end(t))
 	}
 	require.Equal(t, 3, r.Count(t, "pay"))
 	require.Equal(t, 3, r.Rows(t))
@@ -111,7 +111,7 @@ func (s *suite) a12Detached(t *testing.T) {
 // a12Preserved has a handler publish a message with its own context through a broker that hands it on: what the
 // context carries of the first message is over when the second is handled.
 func (s *suite) a12Preserved(t *testing.T) {
-	r := newRouterRig(t, s.open(t, Options{}), inbox.Config{})
+	r := newRouterRig(t, s.open(t, Options{}))
 	broker := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
 	over, acked := make(chan struct{}), make(chan struct{})
 	after := func(signal chan struct{}) message.HandlerMiddleware {
@@ -132,7 +132,7 @@ func (s *suite) a12Preserved(t *testing.T) {
 		}
 	}
 	r.route(t, func(router *message.Router) {
-		router.AddConsumerHandler("charge", "orders", broker, func(msg *message.Message) error {
+		router.AddConsumerHandler("charge", ordersTopic, broker, func(msg *message.Message) error {
 			if err := r.Write(msg.Context(), "charge"); err != nil {
 				return err
 			}
@@ -141,7 +141,7 @@ func (s *suite) a12Preserved(t *testing.T) {
 		router.AddConsumerHandler("mail", "charges", broker, consume(r.writes("mail"))).AddMiddleware(wait, after(acked))
 		router.AddMiddleware(r.Middleware) // inside of the handlers' own, which were added before
 	})
-	require.NoError(t, broker.Publish("orders", newMessage("pay 10")))
+	require.NoError(t, broker.Publish(ordersTopic, newMessage("pay 10")))
 	await(t, acked, "the message that was published with the handler's context")
 	require.Equal(t, 1, r.Count(t, "charge"))
 	require.Equal(t, 1, r.Count(t, "mail"))

@@ -17,13 +17,12 @@ import (
 )
 
 // newRouterRig is a rig whose consumers are the router's handlers.
-func newRouterRig(t *testing.T, env *Env, config inbox.Config) *rig {
+func newRouterRig(t *testing.T, env *Env) *rig {
 	t.Helper()
 	r := &rig{Env: env, logs: &logs{}}
-	config.Logger, config.Observer = r.logs, r.events.add
-	in, err := inbox.New(env.Store, config)
+	var err error
+	r.Inbox, err = inbox.New(env.Store, inbox.Config{Logger: r.logs, Observer: r.events.add})
 	require.NoError(t, err)
-	r.Inbox = in
 	return r
 }
 
@@ -54,12 +53,14 @@ func newBroker(t *testing.T) *gochannel.GoChannel {
 	return broker
 }
 
+const ordersTopic = "orders"
+
 // publish publishes on a goroutine of its own; the end is the ack.
-func publish(broker *gochannel.GoChannel, topic string, messages ...*message.Message) *inHand {
+func publish(broker *gochannel.GoChannel, msg *message.Message) *inHand {
 	d := &inHand{done: make(chan struct{})}
 	go func() {
 		defer close(d.done)
-		d.err = broker.Publish(topic, messages...)
+		d.err = broker.Publish(ordersTopic, msg)
 	}()
 	return d
 }
@@ -103,28 +104,19 @@ func (s *suite) a3(t *testing.T) {
 	s.inBothPlaces(t, Options{}, inbox.Config{}, func(t *testing.T, r, elsewhere *rig) {
 		broker := newBroker(t)
 		stop := newGate(t)
-		handler := consume(stop.after(r.writes("pay")))
 		subscribe := func(in *rig, sub message.Subscriber) {
 			r.route(t, func(router *message.Router) {
 				router.AddMiddleware(in.Middleware)
-				router.AddConsumerHandler(consumer, "orders", sub, handler)
+				router.AddConsumerHandler(consumer, ordersTopic, sub, consume(stop.after(in.writes("pay"))))
 			})
 		}
 		if r == elsewhere {
 			subscribe(r, twice(t, broker))
 		} else {
-			handler = consume(func(msg *message.Message) ([]*message.Message, error) {
-				for _, in := range []*rig{r, elsewhere} { // whichever comes first
-					if err := in.Write(msg.Context(), "pay"); err == nil {
-						break
-					}
-				}
-				return stop.after(func(*message.Message) ([]*message.Message, error) { return nil, nil })(msg)
-			})
 			subscribe(r, broker)
 			subscribe(elsewhere, broker)
 		}
-		both := publish(broker, "orders", newMessage("pay 10"))
+		both := publish(broker, newMessage("pay 10"))
 		stop.wait(t)
 		stop.open()
 		require.NoError(t, both.end(t), "both copies are acked")
@@ -137,17 +129,17 @@ func (s *suite) a3(t *testing.T) {
 
 // a8Poison has an id used again for another payload behind the documented middlewares.
 func (s *suite) a8Poison(t *testing.T) {
-	r := newRouterRig(t, s.open(t, Options{}), inbox.Config{})
+	r := newRouterRig(t, s.open(t, Options{}))
 	broker := newBroker(t)
 	poison := &poison{}
 	r.route(t, func(router *message.Router) {
 		inDocumentedOrder(t, router, poison, r.Inbox)
-		router.AddConsumerHandler(consumer, "orders", broker, consume(r.writes("pay")))
+		router.AddConsumerHandler(consumer, ordersTopic, broker, consume(r.writes("pay")))
 	})
 	right, wrong := newMessage("pay 10"), newMessage("pay 20")
 	wrong.UUID = right.UUID
 	for _, msg := range []*message.Message{right, wrong, right.Copy()} {
-		require.NoError(t, publish(broker, "orders", msg).end(t))
+		require.NoError(t, publish(broker, msg).end(t))
 	}
 	require.Len(t, poison.messages, 1)
 	require.Equal(t, "pay 20", string(poison.messages[0].Payload))
@@ -159,7 +151,7 @@ func (s *suite) a8Poison(t *testing.T) {
 // a10 has the first copy killed inside its handler, in another process, while the second one, here, runs out of its
 // waiting time and its retries again and again.
 func (s *suite) a10(t *testing.T) {
-	r := newRouterRig(t, s.open(t, Options{Config: sqlinbox.Config{InFlightWait: 20 * time.Millisecond}}), inbox.Config{})
+	r := newRouterRig(t, s.open(t, Options{Config: sqlinbox.Config{InFlightWait: 20 * time.Millisecond}}))
 	msg := newMessage("pay 10")
 	child := s.startChild(t, r.Env, task{Name: "a10", Args: map[string]string{"id": msg.UUID}}, "in the handler")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -170,9 +162,9 @@ func (s *suite) a10(t *testing.T) {
 	poison := &poison{}
 	r.route(t, func(router *message.Router) {
 		inDocumentedOrder(t, router, poison, r.Inbox)
-		router.AddConsumerHandler(consumer, "orders", broker, consume(r.writes("pay")))
+		router.AddConsumerHandler(consumer, ordersTopic, broker, consume(r.writes("pay")))
 	})
-	second := publish(broker, "orders", msg)
+	second := publish(broker, msg)
 	const deliveries, attempts = 3, 3 // of the broker; of Retry in each
 	require.Eventually(t, func() bool {
 		return r.events.count(inbox.OutcomeInFlight) > (deliveries-1)*attempts || second.ended()
@@ -203,19 +195,19 @@ func (s *suite) a10Child(t *testing.T, this task) {
 
 // a11 has two handlers with different names, of two routers on two brokers, that are one consumer.
 func (s *suite) a11(t *testing.T) {
-	r := newRouterRig(t, s.open(t, Options{}), inbox.Config{})
+	r := newRouterRig(t, s.open(t, Options{}))
 	brokers := []*gochannel.GoChannel{newBroker(t), newBroker(t)}
 	for n, broker := range brokers {
 		r.route(t, func(router *message.Router) {
 			name := fmt.Sprint("charge of broker ", n)
 			handler := func(msg *message.Message) ([]*message.Message, error) { return nil, r.Write(msg.Context(), msg.UUID) }
-			router.AddConsumerHandler(name, "orders", twice(t, broker), consume(handler)).AddMiddleware(r.As("charge"))
+			router.AddConsumerHandler(name, ordersTopic, twice(t, broker), consume(handler)).AddMiddleware(r.As("charge"))
 		})
 	}
 	const messages = 20
 	for range messages {
 		msg := newMessage("pay 10")
-		one, other := publish(brokers[0], "orders", msg.Copy()), publish(brokers[1], "orders", msg.Copy())
+		one, other := publish(brokers[0], msg.Copy()), publish(brokers[1], msg.Copy())
 		require.NoError(t, one.end(t))
 		require.NoError(t, other.end(t))
 		require.Equal(t, 1, r.Count(t, msg.UUID))

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/require"
 
+	inbox "github.com/watermill-contrib/watermill-inbox"
 	"github.com/watermill-contrib/watermill-inbox/inboxtest"
 )
 
@@ -95,7 +96,17 @@ func (r *rig) requireIdle(t testing.TB) {
 	require.Eventually(t, func() bool { return r.InUse() == 0 }, 20*time.Second, time.Millisecond, "connections in use")
 }
 
-// behindProxy opens an environment whose store reaches its server through a proxy.
+// warmUp handles a message that leaves nothing behind but the consumer's key scheme, which its first message registers
+// with a COMMIT of its own.
+func (e *Env) warmUp(t testing.TB) {
+	t.Helper()
+	err := newRig(t, e, inbox.Config{}).handle(newMessage("warm-up"), func(*message.Message) ([]*message.Message, error) {
+		return nil, errHandler
+	})
+	require.ErrorIs(t, err, errHandler)
+}
+
+// behindProxy opens an environment whose store reaches its server through a proxy, and warms it up.
 func (s *suite) behindProxy(t testing.TB, o Options) (*Env, *inboxtest.Proxy) {
 	t.Helper()
 	var proxy *inboxtest.Proxy
@@ -109,5 +120,6 @@ func (s *suite) behindProxy(t testing.TB, o Options) (*Env, *inboxtest.Proxy) {
 	env := s.open(t, o)
 	require.NotNil(t, proxy, "the harness does not use Options.Via")
 	t.Cleanup(proxy.Resume) // before the pool says good-bye to its server
+	env.warmUp(t)
 	return env, proxy
 }

@@ -26,6 +26,9 @@ type Features struct {
 	// RefusesTxEnd is true where the handler's transaction itself refuses Commit and Rollback (pgx). Elsewhere they end
 	// the transaction, which is found out behind the handler.
 	RefusesTxEnd bool
+	// SeesTxEndSQL is true where a handler that executes COMMIT or ROLLBACK as SQL is found out. On MariaDB the driver
+	// does not show it, short of a round trip more for each message.
+	SeesTxEndSQL bool
 	// AbortsOnError is true where a failed statement aborts the whole transaction (PostgreSQL).
 	AbortsOnError bool
 	// DeferredConstraints is true where a constraint can be left to COMMIT to check.

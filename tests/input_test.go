@@ -124,7 +124,11 @@ func TestInput_OddNames(t *testing.T) {
 					// A schema of that kind, and of the greatest length, that no other run has.
 					config.Schema, config.InitializeSchema = name[:min(len(name), 7)]+"_"+env.Space[len(env.Space)-32:], true
 					t.Cleanup(func() {
-						_, _ = env.DB.ExecContext(context.Background(), `DROP SCHEMA "`+config.Schema+`" CASCADE`)
+						drop := `DROP SCHEMA "` + config.Schema + `" CASCADE`
+						if env.Config.Dialect == sqlinbox.MySQL {
+							drop = "DROP SCHEMA `" + config.Schema + "`"
+						}
+						_, _ = env.DB.ExecContext(context.Background(), drop)
 					})
 					store, err := env.Open(t.Context(), config)
 					require.NoError(t, err)
@@ -155,7 +159,7 @@ func TestInput_SearchPath(t *testing.T) {
 	dsn := services.PostgreSQL(t)
 	admin, err := sql.Open("pgx", dsn)
 	require.NoError(t, err)
-	defer admin.Close() //nolint:errcheck // the end of the test
+	defer admin.Close()
 	odd := "odd-" + inbox.NewUUID()
 	_, err = admin.ExecContext(t.Context(), `CREATE SCHEMA "`+odd+`"`)
 	require.NoError(t, err)
@@ -177,7 +181,7 @@ func TestInput_SearchPath(t *testing.T) {
 
 		db, err := sql.Open("pgx", u.String())
 		require.NoError(t, err)
-		defer db.Close() //nolint:errcheck // the end of the test
+		defer db.Close()
 		_, err = sqlinbox.NewStore(t.Context(), db, sqlinbox.Config{Dialect: sqlinbox.PostgreSQL})
 		requireConfigError(t, err, "sqlinbox.Config.Schema", says, "search_path")
 	}
@@ -253,11 +257,9 @@ func testStandby(t *testing.T, harness tests.Harness) {
 				t.Error("the handler was called")
 				return nil, nil
 			})
-			want := inbox.ErrReadOnly
-			if name == "serializable" && consumer == "charge" {
-				want = inbox.ErrUnavailable // a standby refuses the level before it sees the INSERT
+			if name != "serializable" || !errors.Is(err, inbox.ErrUnavailable) { // a standby refuses the level as well
+				require.ErrorIs(t, err, inbox.ErrReadOnly, "%s, consumer %s", name, consumer)
 			}
-			require.ErrorIs(t, err, want, "%s, consumer %s", name, consumer)
 			require.True(t, inbox.IsTransient(err))
 			require.Error(t, env.Cause(err), "the database's own error")
 		}
@@ -270,7 +272,7 @@ func testStandby(t *testing.T, harness tests.Harness) {
 
 	fresh, err := sql.Open("pgx", server.DSN()) // without connections that the restart has cut
 	require.NoError(t, err)
-	defer fresh.Close() //nolint:errcheck // the end of the test
+	defer fresh.Close()
 	_, err = fresh.ExecContext(ctx, "SELECT pg_promote()")
 	require.NoError(t, err)
 	for _, store := range []inbox.Store{env.Store, serializable} {
@@ -291,7 +293,7 @@ func TestI3_ReadOnlyFile(t *testing.T) {
 		for _, how := range []string{"mode=ro", "_pragma=query_only(1)", "mode=ro&_txlock=immediate", "_pragma=query_only(1)&_txlock=immediate"} {
 			db, err := sql.Open("sqlite", "file:"+env.Space+"?"+how+"&_pragma=busy_timeout(10000)")
 			require.NoError(t, err)
-			defer db.Close() //nolint:errcheck // the end of the test
+			defer db.Close()
 			for _, initialize := range []bool{false, true} {
 				_, err = sqlinbox.NewStore(t.Context(), db, sqlinbox.Config{Dialect: sqlinbox.SQLite, InitializeSchema: initialize})
 				require.ErrorIs(t, err, inbox.ErrReadOnly, how)
@@ -302,9 +304,9 @@ func TestI3_ReadOnlyFile(t *testing.T) {
 
 		db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "none", "inbox.db"))
 		require.NoError(t, err)
-		defer db.Close() //nolint:errcheck // the end of the test
+		defer db.Close()
 		_, err = sqlinbox.NewStore(t.Context(), db, sqlinbox.Config{Dialect: sqlinbox.SQLite})
 		require.Error(t, err)
-		require.False(t, errors.Is(err, inbox.ErrSchema), "there is no database: %v", err)
+		require.NotErrorIs(t, err, inbox.ErrSchema, "there is no database")
 	})
 }

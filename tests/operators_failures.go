@@ -36,7 +36,12 @@ func (s *suite) failures() []failure {
 		{name: "HandlerSQL", phase: handle, outcome: inbox.OutcomeFailed, cause: true, says: []string{"no_such_table"}, provoke: s.failIn(func(r *rig, ctx context.Context) error {
 			return fmt.Errorf("book: %w", r.Exec(ctx, "INSERT INTO no_such_table VALUES (1)"))
 		})},
-		{name: "HandlerEndsTheTransaction", phase: handle, outcome: inbox.OutcomeFailed, is: inbox.ErrTxManaged, says: []string{"Rollback"}, provoke: s.failIn(func(r *rig, ctx context.Context) error { return r.Exec(ctx, "ROLLBACK") })},
+		{name: "HandlerEndsTheTransaction", phase: handle, outcome: inbox.OutcomeFailed, is: inbox.ErrTxManaged, says: []string{"Rollback"}, provoke: s.failIn(func(r *rig, ctx context.Context) error {
+			if !s.SeesTxEndSQL {
+				return r.RollbackTx(ctx)
+			}
+			return r.Exec(ctx, "ROLLBACK")
+		})},
 		{name: "Nested", phase: handle, outcome: inbox.OutcomeFailed, is: inbox.ErrNested, says: []string{"the outer message is"}, provoke: s.failNested},
 	}
 	if s.AbortsOnError {
@@ -79,6 +84,7 @@ func (r *rig) deliverFailing(id string, fn func(ctx context.Context) error) erro
 
 // notCalled is the handler of a message that must not reach it.
 func notCalled(t testing.TB) func(context.Context) error {
+	t.Helper()
 	return func(context.Context) error {
 		t.Error("the handler was called")
 		return nil
@@ -139,7 +145,7 @@ func (s *suite) failLate(t *testing.T, id string) (*rig, error) {
 	time.Sleep(2 * time.Millisecond)
 	r := s.failing(t, Options{}, inbox.Config{})
 	require.NoError(t, r.handle(newMessage("pay 20"), r.writes("pay")))
-	r.mustExec(t, "INSERT INTO "+r.Horizons+" (id, consumer, source, scope, horizon) SELECT "+r.Bytes16(inbox.Key{Consumer: consumer}.Storage())+", consumer, source, '', message_time FROM "+r.Memory)
+	r.mustExec(t, "INSERT INTO "+r.Horizons+" (id, consumer, source, scope, horizon) SELECT "+r.Bytes16(inbox.Key{Consumer: failingConsumer}.Storage())+", consumer, source, '', message_time FROM "+r.Memory)
 	return r, r.deliverFailing(id, notCalled(t))
 }
 

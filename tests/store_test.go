@@ -18,9 +18,10 @@ const postgresReadOnly = "SET default_transaction_read_only = on"
 func columns() []column {
 	levels := []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable}
 	return []column{
-		{tests.Features{Name: "pgx", Server: true, StartServer: startPostgreSQL, RefusesTxEnd: true, AbortsOnError: true, DeferredConstraints: true, ReadOnly: postgresReadOnly, Isolation: levels}, pgxHarness},
-		{tests.Features{Name: "pgx-sql", Server: true, StartServer: startPostgreSQL, AbortsOnError: true, DeferredConstraints: true, ReadOnly: postgresReadOnly, Isolation: levels}, pgxSQLHarness},
-		{tests.Features{Name: "sqlite", DeferredConstraints: true, ReadOnly: "PRAGMA query_only = 1", Isolation: []sql.IsolationLevel{sql.LevelSerializable}}, sqliteHarness},
+		{tests.Features{Name: "pgx", Server: true, StartServer: startPostgreSQL, RefusesTxEnd: true, SeesTxEndSQL: true, AbortsOnError: true, DeferredConstraints: true, ReadOnly: postgresReadOnly, Isolation: levels}, pgxHarness},
+		{tests.Features{Name: "pgx-sql", Server: true, StartServer: startPostgreSQL, SeesTxEndSQL: true, AbortsOnError: true, DeferredConstraints: true, ReadOnly: postgresReadOnly, Isolation: levels}, pgxSQLHarness},
+		{tests.Features{Name: "mariadb", Server: true, StartServer: startMariaDB, ReadOnly: mariadbReadOnly, Isolation: levels}, mariadbHarness},
+		{tests.Features{Name: "sqlite", SeesTxEndSQL: true, DeferredConstraints: true, ReadOnly: "PRAGMA query_only = 1", Isolation: []sql.IsolationLevel{sql.LevelSerializable}}, sqliteHarness},
 	}
 }
 

@@ -264,7 +264,9 @@ func (p *stormProcess) deliver(id string) {
 			r.Serialization++
 		default:
 			acked = true // it would go on for ever
-			r.Other = append(r.Other, err.Error())
+			if len(r.Other) < 5 {
+				r.Other = append(r.Other, err.Error())
+			}
 		}
 		p.mu.Unlock()
 	}
@@ -276,6 +278,10 @@ func (p *stormProcess) handler(msg *message.Message) ([]*message.Message, error)
 		return nil, err
 	}
 	if p.shared {
+		// MariaDB notices only after a read that somebody has changed the row since.
+		if err := p.Exec(ctx, "SELECT n FROM "+p.counter); err != nil {
+			return nil, err
+		}
 		if err := p.Exec(ctx, "UPDATE "+p.counter+" SET n = n + 1"); err != nil {
 			return nil, err
 		}

@@ -39,6 +39,7 @@ const (
 	watermill = "github.com/ThreeDotsLabs/watermill"
 	pgx       = "github.com/jackc/pgx/v5"
 	sqlite    = "modernc.org/sqlite"
+	mysql     = "github.com/go-sql-driver/mysql"
 )
 
 func main() {
@@ -88,7 +89,7 @@ func verify(readme string) error {
 		return err
 	}
 	var missing []error
-	for _, path := range []string{watermill, pgx, sqlite} {
+	for _, path := range []string{watermill, pgx, mysql, sqlite} {
 		if !strings.Contains(part, driver(path, versions)) {
 			missing = append(missing, fmt.Errorf("%s does not say %q, which go.mod requires; run `make test readme`",
 				readme, driver(path, versions)))
@@ -137,6 +138,7 @@ func table(found string) (string, error) {
 	for _, row := range []struct{ service, driver string }{
 		{"PostgreSQL", driver(pgx, versions) + ", native and through database/sql"},
 		{"PgBouncer", driver(pgx, versions) + ", without prepared statements"},
+		{"MariaDB", driver(mysql, versions) + ", through database/sql"},
 	} {
 		s, ok := byName[row.service]
 		if !ok {
@@ -152,6 +154,7 @@ func table(found string) (string, error) {
 func shortVersion(s services.Server) string {
 	version := strings.TrimPrefix(s.Version, s.Name+" ")
 	version, _, _ = strings.Cut(version, " on ")
+	version, _, _ = strings.Cut(version, "-MariaDB")
 	return regexp.MustCompile(`\s*\([^)]*\)`).ReplaceAllString(version, "")
 }
 
@@ -171,12 +174,12 @@ func howRun(s services.Server) string {
 
 // driver is a module with its version, as the table names it.
 func driver(path string, versions map[string]string) string {
-	names := map[string]string{watermill: "Watermill", pgx: "pgx", sqlite: "modernc.org/sqlite"}
+	names := map[string]string{watermill: "Watermill", pgx: "pgx", sqlite: "modernc.org/sqlite", mysql: "go-sql-driver/mysql"}
 	return names[path] + " " + versions[path]
 }
 
 func moduleVersions() (map[string]string, error) {
-	out, err := exec.CommandContext(context.Background(), "go", "list", "-m", "-f", "{{.Path}} {{.Version}}", watermill, pgx, sqlite).Output()
+	out, err := exec.CommandContext(context.Background(), "go", "list", "-m", "-f", "{{.Path}} {{.Version}}", watermill, pgx, mysql, sqlite).Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list -m: %w", err)
 	}

@@ -11,13 +11,26 @@ import (
 	"testing"
 )
 
-// Instance is a private PostgreSQL of one test, which may stop and start it.
+// Instance is a private server of one test, which may stop and start it.
 //
 // It ends with the test, and also with the test's process: a watchdog stops it and removes
 // its data when the process is killed.
 type Instance struct {
-	t testing.TB
-	c cluster
+	t      testing.TB
+	server privateServer
+	place
+}
+
+// privateServer is a server whose data directory is there.
+type privateServer interface {
+	start(ctx context.Context) error
+	stop(ctx context.Context, mode stopMode) error
+}
+
+// place is where a server is and where it is reached.
+type place struct {
+	dir, logFile, address string
+	port                  int
 }
 
 // StartPostgreSQL starts a private PostgreSQL on a port of its own, from the binaries of this
@@ -34,27 +47,39 @@ func StartPostgreSQL(t testing.TB, settings ...string) *Instance {
 	if err != nil {
 		giveUp(t, postgreSQL().missing(err))
 	}
-	guard(t, c)
+	// As the server's own user, and with its own means: the data directory is closed to others.
+	guard(t, c.as, c.dir, filepath.Join(c.bin, "pg_ctl"), "stop", "-D", c.data(), "-m", "immediate")
 	if err := c.create(ctx); err != nil {
 		t.Fatalf("services: create a private PostgreSQL: %v", err)
 	}
+	return begin(t, ctx, c.port, func(port int) (privateServer, place) {
+		c.port = port
+		return c, place{dir: c.dir, logFile: c.log(), address: c.dsn(), port: port}
+	})
+}
+
+// begin starts a server on the port, or on another one if it is taken meanwhile.
+func begin(t testing.TB, ctx context.Context, port int, at func(port int) (privateServer, place)) *Instance { //nolint:revive // t comes first
+	t.Helper()
 	for try := 1; ; try++ {
-		err := c.start(ctx)
+		server, where := at(port)
+		err := server.start(ctx)
 		if err == nil {
-			return &Instance{t: t, c: c}
+			return &Instance{t: t, server: server, place: where}
 		}
 		// Another process may have taken the port since it was looked for.
 		if try == 3 {
-			t.Fatalf("services: start a private PostgreSQL: %v", err)
+			t.Fatalf("services: start a private server: %v", err)
 		}
-		if c.port, err = freePort(ctx); err != nil {
-			t.Fatalf("services: start a private PostgreSQL: %v", err)
+		if port, err = freePort(ctx); err != nil {
+			t.Fatalf("services: start a private server: %v", err)
 		}
 	}
 }
 
-// DSN is its address for pgx, as a superuser. It stays the same after Stop and Start.
-func (i *Instance) DSN() string { return i.c.dsn() }
+// DSN is its address for pgx or go-sql-driver/mysql, as a superuser. It stays the same after
+// Stop and Start.
+func (i *Instance) DSN() string { return i.address }
 
 // Stop stops it as an operator would: sessions are cut, the files are left clean.
 func (i *Instance) Stop() { i.t.Helper(); i.stop(stopFast) }
@@ -64,21 +89,21 @@ func (i *Instance) Kill() { i.t.Helper(); i.stop(stopImmediate) }
 
 func (i *Instance) stop(mode stopMode) {
 	i.t.Helper()
-	if err := i.c.stop(context.WithoutCancel(i.t.Context()), mode); err != nil {
-		i.t.Fatalf("services: stop the private PostgreSQL: %v", err)
+	if err := i.server.stop(context.WithoutCancel(i.t.Context()), mode); err != nil {
+		i.t.Fatalf("services: stop the private server: %v", err)
 	}
 }
 
 // Start starts it again and returns when it accepts connections.
 func (i *Instance) Start() {
 	i.t.Helper()
-	if err := i.c.start(context.WithoutCancel(i.t.Context())); err != nil {
-		i.t.Fatalf("services: start the private PostgreSQL again: %v", err)
+	if err := i.server.start(context.WithoutCancel(i.t.Context())); err != nil {
+		i.t.Fatalf("services: start the private server again: %v", err)
 	}
 }
 
 // Log returns the end of the server's log, for a test's failure message.
-func (i *Instance) Log() string { return logTail(i.c.log()) }
+func (i *Instance) Log() string { return logTail(i.logFile) }
 
 func privateCluster(ctx context.Context, settings []string) (cluster, error) {
 	f, err := newFinder()
@@ -113,26 +138,25 @@ func privateCluster(ctx context.Context, settings []string) (cluster, error) {
 	}, as.chown(dir)
 }
 
-// guard ends the cluster with the test. A shell waits for the end of its input, whose other
-// end this process holds: it closes it in the cleanup, and the system does if the process is
-// killed or panics, where no cleanup runs.
-func guard(t testing.TB, c cluster) {
+// guard ends a server with the test by a command, and removes its directory. A shell waits for
+// the end of its input, whose other end this process holds: it closes it in the cleanup, and
+// the system does if the process is killed or panics, where no cleanup runs.
+func guard(t testing.TB, as *account, dir string, stop ...string) {
 	t.Helper()
-	const script = `read -r line; "$1" stop -D "$2/data" -m immediate; rm -rf "$2"`
-	cmd := command(context.WithoutCancel(t.Context()), c.as, "/bin/sh", "-c", script,
-		"sh", filepath.Join(c.bin, "pg_ctl"), c.dir)
+	const script = `read -r line; dir="$1"; shift; "$@"; rm -rf "$dir"`
+	cmd := command(context.WithoutCancel(t.Context()), as, "/bin/sh", append([]string{"-c", script, "sh", dir}, stop...)...)
 	life, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
 	if err != nil {
-		_ = os.RemoveAll(c.dir)
-		t.Fatalf("services: guard of a private PostgreSQL: %v", err)
+		_ = os.RemoveAll(dir)
+		t.Fatalf("services: guard of a private server: %v", err)
 	}
 	t.Cleanup(func() {
 		_ = life.Close()
 		_ = cmd.Wait()
-		_ = os.RemoveAll(c.dir) // /tmp is sticky: as root, in case the shell could not
+		_ = os.RemoveAll(dir) // /tmp is sticky: as root, in case the shell could not
 	})
 }
 

@@ -46,7 +46,9 @@ func mariaDB() service {
 	}
 }
 
-func startMariaDB(ctx context.Context, f finder) error {
+// findMariaDB returns the paths of the server and of the program that makes a data directory, and installs them if need
+// be.
+func findMariaDB(ctx context.Context, f finder) (server, installDB string, err error) {
 	look := func(name string) string {
 		dir := findBinaries([]string{"/usr/sbin", "/usr/bin", "/usr/local/sbin", "/opt/homebrew/bin"}, name)
 		if dir == "" {
@@ -56,12 +58,20 @@ func startMariaDB(ctx context.Context, f finder) error {
 	}
 	if look("mariadbd") == "" || look("mariadb-install-db") == "" {
 		if err := f.install(ctx, "mariadb-server"); err != nil {
-			return err
+			return "", "", err
 		}
 	}
-	server, installDB := look("mariadbd"), look("mariadb-install-db")
+	server, installDB = look("mariadbd"), look("mariadb-install-db")
 	if server == "" || installDB == "" {
-		return errors.New("installed, but mariadbd and mariadb-install-db are not where they are expected")
+		return "", "", errors.New("installed, but mariadbd and mariadb-install-db are not where they are expected")
+	}
+	return server, installDB, nil
+}
+
+func startMariaDB(ctx context.Context, f finder) error {
+	server, installDB, err := findMariaDB(ctx, f)
+	if err != nil {
+		return err
 	}
 	as, err := findAccount("mysql")
 	if err != nil {

@@ -83,16 +83,51 @@ func TestStartPostgreSQL_StopsAndStartsAgain(t *testing.T) {
 	}
 }
 
-// TestStartPostgreSQL_EndsWithTheProcess kills a process that has started a private server.
+func TestStartMariaDB_StopsAndStartsAgain(t *testing.T) {
+	t.Parallel()
+	server := StartMariaDB(t, "max-connections=17")
+	ask := func(sql string) string {
+		t.Helper()
+		answer, err := askMariaDB(t.Context(), server.DSN(), sql)
+		require.NoError(t, err, server.Log())
+		return answer
+	}
+	require.Equal(t, "17", ask("SELECT @@max_connections"))
+	db, err := sql.Open("mysql", server.DSN())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	for _, query := range []string{"CREATE DATABASE kept", "CREATE TABLE kept.t (n INT) ENGINE = InnoDB", "INSERT INTO kept.t VALUES (1)"} {
+		_, err = db.ExecContext(t.Context(), query)
+		require.NoError(t, err)
+	}
+
+	for name, down := range map[string]func(){"stopped": server.Stop, "killed": server.Kill} {
+		down()
+		_, err := askMariaDB(t.Context(), server.DSN(), "SELECT 1")
+		require.ErrorContains(t, err, "connection refused", name)
+		server.Start()
+		require.Equal(t, "1", ask("SELECT count(*) FROM kept.t"), name)
+	}
+}
+
+func TestStartMariaDB_EndsWithTheProcess(t *testing.T) {
+	endsWithTheProcess(t, func(t *testing.T) *Instance { return StartMariaDB(t) })
+}
+
 func TestStartPostgreSQL_EndsWithTheProcess(t *testing.T) {
+	endsWithTheProcess(t, func(t *testing.T) *Instance { return StartPostgreSQL(t) })
+}
+
+// endsWithTheProcess kills a process that has started a private server.
+func endsWithTheProcess(t *testing.T, start func(*testing.T) *Instance) {
 	t.Parallel()
 	if os.Getenv("INBOX_TEST_CHILD") != "" {
-		pg := StartPostgreSQL(t)
-		fmt.Printf("port=%d dir=%s\n", pg.c.port, pg.c.dir)
+		pg := start(t)
+		fmt.Printf("port=%d dir=%s\n", pg.port, pg.dir)
 		<-t.Context().Done() // the parent kills this process
 		return
 	}
-	_ = StartPostgreSQL(t) // skips here rather than in the child
+	_ = start(t) // skips here rather than in the child
 
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), "INBOX_TEST_CHILD=1")

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/watermill-contrib/watermill-inbox/inboxtest"
+)
+
+// report writes Markdown.
+type report struct{ w io.Writer }
+
+func (r report) printf(format string, args ...any) { _, _ = fmt.Fprintf(r.w, format, args...) }
+
+func (r report) begin(machine []fact, command string) {
+	r.printf(`# Benchmarks
+
+What the inbox costs beside the bare transaction (begin, one INSERT, commit) and the textbook inbox (begin, insert the
+id unless it is there, the INSERT, mark the id as processed, commit). The handler is that one INSERT; the middleware is
+called without a router; ids are from inbox.NewUUID. A handler that does more pays no more for the inbox, so relatively
+less.
+
+The contenders take turns in one run, in shuffled order in each round. A ratio compares the messages per second of two
+contenders in the same round; the tables show its median, least and greatest value of all rounds, and the median of the
+messages per second. Those say more about the machine than about the inbox. The network's latency is added to each round
+trip by inboxtest.Proxy in the benchmark's own process; client, proxy and server share the processor. For a duplicate
+the textbook inbox reads the status and rolls back.
+
+This file is the output of
+
+    %s
+
+| machine | |
+|---|---|
+`, command)
+	for _, f := range machine {
+		r.printf("| %s | %s |\n", f.name, f.value)
+	}
+}
+
+func (r report) comparison(c comparison, results []result) {
+	r.printf("\n## %s\n\n", upperFirst(c.name))
+	r.printf("| | ratio: median | min | max | to | goal | messages/s |\n|---|--:|--:|--:|---|--:|--:|\n")
+	for _, one := range results {
+		r.printf("| %s ", one.contender.name)
+		if one.contender.against == "" {
+			r.printf("| 1.00 | | | | ")
+		} else {
+			r.printf("| **%.2f** | %.2f | %.2f | %s ", median(one.ratios), slices.Min(one.ratios), slices.Max(one.ratios), one.contender.against)
+			if one.contender.goal > 0 {
+				r.printf("| %.2f ", one.contender.goal)
+			} else {
+				r.printf("| ")
+			}
+		}
+		r.printf("| %.0f |\n", median(one.rates))
+	}
+}
+
+func (r report) costs(costs []cost) {
+	if len(costs) == 0 {
+		return
+	}
+	r.printf(`
+## Counted, not timed
+
+Round trips / statements for a first delivery on a warm connection, for the very first one of a process (which prepares
+the statements, and for the inbox registers the consumer) and for a duplicate, which to the bare transaction is a
+message like any other; and bytes of write-ahead log for a first delivery between two checkpoints. These do not depend
+on the machine; the tests in tests/wire assert them.
+
+| | first delivery | cold | duplicate | WAL bytes |
+|---|--:|--:|--:|--:|
+`)
+	for _, c := range costs {
+		r.printf("| %s | %s | %s | %s | %.0f |\n", c.name, counts(c.warm), counts(c.cold), counts(c.duplicate), c.wal)
+	}
+}
+
+func counts(c inboxtest.Counts) string { return fmt.Sprintf("%d / %d", c.RoundTrips, c.Statements) }
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	return (sorted[n/2] + sorted[(n-1)/2]) / 2
+}
+
+func upperFirst(s string) string { return string(s[0]-'a'+'A') + s[1:] }
