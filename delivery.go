@@ -17,7 +17,7 @@ type delivery struct {
 	in    *Inbox
 	msg   *message.Message
 	next  message.HandlerFunc
-	ctx   context.Context // the message's own, given back when the delivery is over
+	ctx   context.Context //nolint:containedctx // the message's own, given back when the delivery is over
 	d     Delivery
 	start time.Time
 	guard *guard
@@ -79,7 +79,7 @@ func (v *delivery) work(arrived arrival) Func {
 		}
 		complete(produced, arrived.metadata)
 		if v.in.config.Outbox != nil {
-			return nil, v.sendOut(v.msg.Context(), produced)
+			return nil, v.sendOut(v.msg.Context(), produced) //nolint:contextcheck // ctx with the mark that nesting.go looks for
 		}
 		return produced, nil
 	}

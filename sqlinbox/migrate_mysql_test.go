@@ -74,7 +74,7 @@ func TestMigrateMySQL_AtOnce(t *testing.T) {
 			"%"+d.lockName(t)+"%").Scan(&waiting)
 		return err == nil && waiting == others
 	}, 20*time.Second, 5*time.Millisecond, "migrations that wait")
-	require.Len(t, results, 0)
+	require.Empty(t, results)
 	close(goOn)
 	for range others + 1 {
 		require.NoError(t, <-results)

@@ -29,7 +29,10 @@ import (
 const mariadbReadOnly = "SET SESSION TRANSACTION READ ONLY"
 
 // startMariaDB starts a server of the test's own.
-func startMariaDB(t testing.TB) tests.Server { return services.StartMariaDB(t) }
+func startMariaDB(t testing.TB) tests.Server {
+	t.Helper()
+	return services.StartMariaDB(t)
+}
 
 // mariadbSpace is a database (schema) of its own on a MariaDB server, with a business table.
 type mariadbSpace struct {
@@ -39,6 +42,7 @@ type mariadbSpace struct {
 }
 
 func openMariaDBSpace(t testing.TB, o tests.Options) mariadbSpace {
+	t.Helper()
 	ctx := context.Background()
 	s := mariadbSpace{dsn: o.DSN, schema: o.Space}
 	if s.dsn == "" {
@@ -77,10 +81,12 @@ func dropDatabases(db *sql.DB, prefix string) {
 
 // open opens a pool as the documentation says, after the change.
 func (s mariadbSpace) open(t testing.TB, change func(*mysql.Config)) *sql.DB {
+	t.Helper()
 	return sql.OpenDB(s.connector(t, change))
 }
 
 func (s mariadbSpace) connector(t testing.TB, change func(*mysql.Config)) driver.Connector {
+	t.Helper()
 	config, err := mysql.ParseDSN(s.dsn)
 	require.NoError(t, err)
 	config.DBName = ""
@@ -111,6 +117,7 @@ func (s mariadbSpace) locks(ctx context.Context, prefix string) (n int, err erro
 
 // mariadbHarness is MariaDB through go-sql-driver/mysql; the space is a database (schema).
 func mariadbHarness(t testing.TB, o tests.Options) *tests.Env {
+	t.Helper()
 	s := openMariaDBSpace(t, o)
 	t.Cleanup(func() { _ = s.db.Close() })
 	connector := s.connector(t, func(c *mysql.Config) {

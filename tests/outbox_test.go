@@ -18,6 +18,7 @@ import (
 
 // withOutbox gives env an outbox of watermill-sql's tables, or of a table of its own where watermill-sql has none.
 func withOutbox(t testing.TB, env *tests.Env, fresh bool) {
+	t.Helper()
 	ctx := context.Background()
 	var table, create string
 	switch env.Config.Dialect {
@@ -49,13 +50,14 @@ func withOutbox(t testing.TB, env *tests.Env, fresh bool) {
 		require.NoError(t, err)
 	}
 	env.Outgoing = func(t testing.TB) []string {
+		t.Helper()
 		order := `"offset"`
 		if env.Config.Dialect == sqlinbox.MySQL {
 			order = "`offset`"
 		}
 		rows, err := env.DB.QueryContext(ctx, "SELECT payload FROM "+table+" ORDER BY "+order)
 		require.NoError(t, err)
-		defer rows.Close() //nolint:errcheck // rows.Err tells
+		defer rows.Close() // rows.Err tells
 		var payloads []string
 		for rows.Next() {
 			var payload []byte
@@ -68,6 +70,7 @@ func withOutbox(t testing.TB, env *tests.Env, fresh bool) {
 }
 
 func newOutbox(t testing.TB, schema wsql.SchemaAdapter) inbox.Outbox {
+	t.Helper()
 	out, err := outbox.New(outbox.Config{SchemaAdapter: schema, Logger: watermill.NopLogger{}})
 	require.NoError(t, err)
 	return out

@@ -33,6 +33,7 @@ type postgresSpace struct {
 }
 
 func openPostgresSpace(t testing.TB, o tests.Options) postgresSpace {
+	t.Helper()
 	ctx := context.Background()
 	s := postgresSpace{dsn: o.DSN, schema: o.Space}
 	if s.dsn == "" {
@@ -72,6 +73,7 @@ const cleanupTimeout = 10 * time.Second
 
 // createDatabase makes a database of the test's own and gives its address.
 func createDatabase(t testing.TB, dsn string) string {
+	t.Helper()
 	ctx := context.Background()
 	db, err := sql.Open("pgx", dsn)
 	require.NoError(t, err)
@@ -79,7 +81,7 @@ func createDatabase(t testing.TB, dsn string) string {
 	_, err = db.ExecContext(ctx, "CREATE DATABASE "+name)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		defer db.Close() //nolint:errcheck // nothing is left to lose
+		defer db.Close() // nothing is left to lose
 		ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 		defer cancel()
 		_, _ = db.ExecContext(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
@@ -103,7 +105,10 @@ func (c commitTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx
 func (commitTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // startPostgreSQL starts a server of the test's own.
-func startPostgreSQL(t testing.TB) tests.Server { return services.StartPostgreSQL(t) }
+func startPostgreSQL(t testing.TB) tests.Server {
+	t.Helper()
+	return services.StartPostgreSQL(t)
+}
 
 // env fills in what the two drivers share.
 func (s postgresSpace) env(config sqlinbox.Config) *tests.Env {
@@ -147,6 +152,7 @@ func poolSize(o tests.Options) int {
 
 // pgxHarness is PostgreSQL through native pgx.
 func pgxHarness(t testing.TB, o tests.Options) *tests.Env {
+	t.Helper()
 	ctx := context.Background()
 	s := openPostgresSpace(t, o)
 	config, err := pgxpool.ParseConfig(s.via)
@@ -226,6 +232,7 @@ func closePool(pool *pgxpool.Pool) {
 
 // pgxSQLHarness is PostgreSQL through database/sql and pgx's stdlib.
 func pgxSQLHarness(t testing.TB, o tests.Options) *tests.Env {
+	t.Helper()
 	s := openPostgresSpace(t, o)
 	config, err := pgx.ParseConfig(s.via)
 	require.NoError(t, err)
@@ -243,6 +250,7 @@ func pgxSQLHarness(t testing.TB, o tests.Options) *tests.Env {
 
 // openSQL fills in what every harness on database/sql shares.
 func openSQL(t testing.TB, env *tests.Env, db *sql.DB, o tests.Options, insert string) {
+	t.Helper()
 	ctx := context.Background()
 	db.SetMaxOpenConns(poolSize(o))
 	db.SetMaxIdleConns(poolSize(o))

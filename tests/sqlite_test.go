@@ -17,6 +17,7 @@ import (
 
 // sqliteHarness is an SQLite file; the space is its path.
 func sqliteHarness(t testing.TB, o tests.Options) *tests.Env {
+	t.Helper()
 	ctx := context.Background()
 	path := o.Space
 	if path == "" {
@@ -59,7 +60,7 @@ func sqliteLocks(ctx context.Context, db *sql.DB) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Close() //nolint:errcheck // it only goes back
+	defer conn.Close() // it only goes back
 	_, err = conn.ExecContext(ctx, "PRAGMA busy_timeout = 0; BEGIN IMMEDIATE; ROLLBACK")
 	_, timeoutErr := conn.ExecContext(ctx, "PRAGMA busy_timeout = 10000")
 	var busy *sqlite.Error

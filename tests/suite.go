@@ -149,8 +149,11 @@ func (l *logs) at(level string) []logLine {
 func (l *logs) Error(text string, err error, fields watermill.LogFields) {
 	l.add("ERROR", text, err, fields)
 }
-func (l *logs) Info(text string, fields watermill.LogFields)     { l.add("INFO", text, nil, fields) }
-func (l *logs) Debug(text string, fields watermill.LogFields)    { l.add("DEBUG", text, nil, fields) }
+
+func (l *logs) Info(text string, fields watermill.LogFields) { l.add("INFO", text, nil, fields) }
+
+func (l *logs) Debug(text string, fields watermill.LogFields) { l.add("DEBUG", text, nil, fields) }
+
 func (l *logs) Trace(text string, fields watermill.LogFields)    { l.add("TRACE", text, nil, fields) }
 func (l *logs) With(watermill.LogFields) watermill.LoggerAdapter { return l }
 

@@ -74,5 +74,5 @@ type atCommit struct {
 
 // ExecContext keeps the insert.
 func (a atCommit) ExecContext(_ context.Context, query string, args ...any) (sql.Result, error) {
-	return driver.ResultNoRows, pgxinbox.ExecAtCommit(a.ctx, query, args...)
+	return driver.ResultNoRows, pgxinbox.ExecAtCommit(a.ctx, query, args...) //nolint:contextcheck // see atCommit
 }

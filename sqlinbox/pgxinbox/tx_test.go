@@ -48,7 +48,7 @@ func TestRowsLeftOpen(t *testing.T) {
 		_, err := in.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			tx, err := pgxinbox.TxFromContext(msg.Context())
 			require.NoError(t, err)
-			_, err = tx.Query(msg.Context(), "SELECT generate_series(1, 100000)")
+			_, err = tx.Query(msg.Context(), "SELECT generate_series(1, 100000)") //nolint:sqlclosecheck // the mistake that is tested
 			require.NoError(t, err)
 			return nil, returned
 		})(message.NewMessage(inbox.NewUUID(), nil))

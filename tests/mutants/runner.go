@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -140,7 +141,8 @@ func (r *runner) goTest(ctx context.Context, m mutant, overlay string) (outcome,
 	if ctx.Err() != nil {
 		return o, context.Cause(ctx)
 	}
-	if _, exited := runErr.(*exec.ExitError); runErr != nil && !exited {
+	var exited *exec.ExitError
+	if runErr != nil && !errors.As(runErr, &exited) {
 		return o, runErr
 	}
 	return o, err

@@ -102,7 +102,7 @@ func (m *mariadbd) start(ctx context.Context) error {
 	}
 	m.process = cmd
 	// Written here, not by the server: it may be killed before it gets to that.
-	if err := os.WriteFile(m.pidFile(), []byte(strconv.Itoa(cmd.Process.Pid)), 0o644); err != nil { //nolint:gosec // for the guard
+	if err := os.WriteFile(m.pidFile(), []byte(strconv.Itoa(cmd.Process.Pid)), 0o644); err != nil {
 		return err
 	}
 	for deadline := time.Now().Add(startup); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
