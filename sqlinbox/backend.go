@@ -60,13 +60,14 @@ func (b *backend) Claim(ctx context.Context, c *engine.Claim, wait time.Duration
 	}
 	claimed, err := b.insert(ctx, t.tx, c)
 	if err == nil && claimed {
+		t.claim = c
 		return engine.Answer{Tx: t}, nil
 	}
 	var row *engine.Row
 	if err == nil {
 		row, err = b.readTaken(ctx, t, c)
 	} else {
-		_ = t.tx.Rollback()
+		_ = t.within(ctx, t.tx.Rollback)
 	}
 	t.end() // before another connection is asked for: the pool may have no other
 	return engine.Answer{Row: row}, b.missingTable(ctx, err)
@@ -75,12 +76,7 @@ func (b *backend) Claim(ctx context.Context, c *engine.Claim, wait time.Duration
 // readTaken ends the transaction and reads what stands under a key that is taken. Neither may outlast ctx, though the
 // rollback of database/sql knows none.
 func (b *backend) readTaken(ctx context.Context, t *transaction, c *engine.Claim) (*engine.Row, error) {
-	stop := t.closeWith(ctx)
-	err := t.tx.Rollback()
-	if !stop() {
-		return nil, errors.Join(ctx.Err(), err)
-	}
-	if err != nil {
+	if err := t.within(ctx, t.tx.Rollback); err != nil {
 		return nil, err
 	}
 	return b.lookup(ctx, t, c)

@@ -28,20 +28,22 @@
 //   - idle_transaction_timeout (whole seconds) does what Config.IdleTimeout does on PostgreSQL, and for every
 //     transaction of the pool: a client that vanished without closing its connection keeps its message from others until
 //     the server notices. It must be longer than any handler is silent towards the database.
-//   - readTimeout bounds the wait for each answer of the server. It is the only limit to a COMMIT or ROLLBACK that is not
-//     answered: the driver has none of its own, and Config.CommitTimeout cannot reach its socket. It must be longer than
-//     the slowest statement of a handler, and than the wait of [Migrate] for another one that is running.
+//   - readTimeout bounds the wait for each answer of the server. A COMMIT or ROLLBACK that is not answered is given up
+//     after Config.CommitTimeout without it, but its connection cannot be closed, and is missing from the pool until the
+//     system gives it up, after many minutes. It must be longer than the slowest statement of a handler, and than the
+//     wait of [Migrate] for another one that is running.
 //
 // What differs from PostgreSQL:
 //
 //   - DDL commits by itself there. Migrations hold a lock of their connection (GET_LOCK) instead of a transaction; one
 //     that is killed is taken up again by the next. The right to create Config.Schema is needed only where it is missing.
-//   - A handler that executes COMMIT or ROLLBACK as SQL is not noticed: its message is acked, and may be handled again.
-//     DDL in a handler commits as well. Commit and Rollback of the [database/sql.Tx] give inbox.ErrTxManaged as elsewhere.
+//   - Before COMMIT a read asks whether the transaction is still the claim's, one round trip for each message: the driver
+//     does not show that a handler executed COMMIT, ROLLBACK or DDL (inbox.ErrTxManaged), or that it hid a deadlock.
 //   - After a failed statement the transaction goes on, without that statement. A handler that hides the error and
 //     returns nil commits the rest. It must not hide a deadlock (1213), nor, with innodb_snapshot_isolation, a changed
-//     record (1020): the server has rolled back the whole transaction by then, the claim too, and what the handler
-//     writes after it is committed at once. Returned, either makes the transaction run again.
+//     record (1020): the server has rolled back the whole transaction by then, the claim too. The message is not acked;
+//     but what the handler wrote after it was committed at once, unless the DSN has autocommit=0. Returned, either makes
+//     the transaction run again.
 //   - A lock that a statement of the handler waits for in vain for innodb_lock_wait_timeout (50 seconds by default) makes
 //     the transaction run again.
 //

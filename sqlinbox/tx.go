@@ -39,10 +39,12 @@ type transaction struct {
 	backend *backend
 	conn    *sql.Conn
 	tx      *sql.Tx
+	claim   *engine.Claim  // nil: not of a message
 	pg      *pgconn.PgConn // nil: not pgx, or hidden by a wrapper
 	scope   engine.Scope
 	release context.CancelFunc
 	ended   bool
+	left    <-chan error // of a statement that was left to itself, see within
 }
 
 func (t *transaction) Scope() *engine.Scope { return &t.scope }
@@ -52,18 +54,21 @@ func (t *transaction) Commit(ctx context.Context, record *engine.Record) error {
 	if t.outside() {
 		return inbox.ErrTxManaged
 	}
-	stop := t.closeWith(ctx)
-	err := t.record(ctx, record)
-	if err == nil {
-		err = t.tx.Commit()
-	}
-	if !stop() && err != nil {
-		return fmt.Errorf("%w: %w", ctx.Err(), err)
-	}
+	err := t.within(ctx, func() error {
+		if err := t.stillClaimed(ctx); err != nil {
+			return err
+		}
+		if err := t.record(ctx, record); err != nil {
+			return err
+		}
+		return t.tx.Commit()
+	})
 	switch {
 	case err == nil:
 		t.end()
 		return nil
+	case errors.Is(err, inbox.ErrTxManaged):
+		return err
 	case errors.Is(err, sql.ErrTxDone):
 		return inbox.ErrTxManaged
 	case errors.Is(err, pgx.ErrTxCommitRollback):
@@ -73,6 +78,27 @@ func (t *transaction) Commit(ctx context.Context, record *engine.Record) error {
 		return fmt.Errorf("%w (%w)", inbox.ErrTxManaged, err)
 	}
 	return err
+}
+
+// stillClaimed asks MySQL and MariaDB whether the transaction that is about to be committed is the one of the claim. There
+// the server rolls back all of it at a deadlock; a handler that swallows that error goes on outside any transaction.
+// The same read finds a handler that executed COMMIT or ROLLBACK as SQL, which no driver for these databases shows.
+func (t *transaction) stillClaimed(ctx context.Context) error {
+	check := t.backend.sql.Check
+	if check.SQL == "" || t.claim == nil {
+		return nil
+	}
+	var open, claimed bool
+	err := t.tx.QueryRowContext(ctx, check.SQL, check.Args(t.backend.bytes16(t.claim.Key))...).Scan(&open, &claimed)
+	switch {
+	case errors.Is(err, sql.ErrTxDone):
+		return inbox.ErrTxManaged
+	case err != nil || open && claimed:
+		return err
+	case claimed:
+		return inbox.ErrTxManaged
+	}
+	return fmt.Errorf("%w; or %w", inbox.ErrTxManaged, inbox.ErrTxAborted)
 }
 
 func (t *transaction) record(ctx context.Context, record *engine.Record) error {
@@ -96,10 +122,11 @@ func (t *transaction) Rollback(ctx context.Context) error {
 		return nil
 	}
 	defer t.end()
+	if t.left != nil {
+		return nil // the connection is not usable any more
+	}
 	outside := t.outside()
-	stop := t.closeWith(ctx)
-	defer stop()
-	err := t.tx.Rollback()
+	err := t.within(ctx, t.tx.Rollback)
 	if t.backend.config.Dialect == SQLite && errors.Is(err, sql.ErrTxDone) {
 		// database/sql takes a transaction for done after a COMMIT that failed; SQLite keeps it open (busy).
 		_, _ = t.conn.ExecContext(ctx, "ROLLBACK")
@@ -110,8 +137,17 @@ func (t *transaction) Rollback(ctx context.Context) error {
 	return err
 }
 
+// end gives the connection back; one that was left to itself, when it has come to its end.
 func (t *transaction) end() {
 	t.ended = true
+	if left := t.left; left != nil {
+		go func() {
+			<-left
+			t.release()
+			_ = t.conn.Close()
+		}()
+		return
+	}
 	t.release()
 	_ = t.conn.Close()
 }
@@ -121,13 +157,34 @@ func (t *transaction) outside() bool {
 	return t.pg != nil && !t.pg.IsClosed() && t.pg.TxStatus() == 'I'
 }
 
-// closeWith closes the connection's socket when ctx ends: database/sql has no context for COMMIT and ROLLBACK, and
-// would wait for an answer for ever. The returned func stops that, and is false when it was too late.
-func (t *transaction) closeWith(ctx context.Context) func() bool {
-	if t.pg == nil {
-		return func() bool { return true }
+// within runs a statement that ends the transaction, for which database/sql knows no context and would wait for an
+// answer for ever. When ctx ends, pgx's socket is closed. Other drivers do not give theirs away: their statement is left
+// to itself, until the server, the system or a read timeout of the DSN ends it, and with it its connection. An embedded
+// database always answers.
+func (t *transaction) within(ctx context.Context, end func() error) error {
+	switch {
+	case t.pg != nil:
+		stop := context.AfterFunc(ctx, func() { _ = t.pg.Conn().Close() })
+		err := end()
+		if !stop() && err != nil {
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+		return err
+	case t.backend.config.Dialect == SQLite:
+		return end()
 	}
-	return context.AfterFunc(ctx, func() { _ = t.pg.Conn().Close() })
+	done := make(chan error, 1)
+	go func() {
+		done <- end()
+		close(done)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		t.left = done
+		return ctx.Err()
+	}
 }
 
 // pgConnOf gives the connection below pgx's stdlib, nil for other drivers.

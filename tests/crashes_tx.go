@@ -34,15 +34,15 @@ func (s *suite) txEnds() []testCase {
 		})},
 	}
 	cases = append(cases, testCase{"B10_SavepointsAreTheHandlersOwn", s.b10Savepoint})
+	cases = append(cases,
+		end("CommitAsSQL", func(r *rig, msg *message.Message) error { return r.Exec(msg.Context(), "COMMIT") }),
+		end("RollbackAsSQL", func(r *rig, msg *message.Message) error { return r.Exec(msg.Context(), "ROLLBACK") }),
+	)
 	if s.SeesTxEndSQL {
-		cases = append(cases,
-			end("CommitAsSQL", func(r *rig, msg *message.Message) error { return r.Exec(msg.Context(), "COMMIT") }),
-			end("RollbackAsSQL", func(r *rig, msg *message.Message) error { return r.Exec(msg.Context(), "ROLLBACK") }),
-			testCase{"B10_RollbackAsSQLBehindAnError", s.b10OwnError(func(r *rig, msg *message.Message) error {
-				_ = r.Exec(msg.Context(), "ROLLBACK")
-				return errHandler
-			})},
-		)
+		cases = append(cases, testCase{"B10_RollbackAsSQLBehindAnError", s.b10OwnError(func(r *rig, msg *message.Message) error {
+			_ = r.Exec(msg.Context(), "ROLLBACK")
+			return errHandler
+		})})
 	}
 	if s.RefusesTxEnd {
 		cases = append(cases, testCase{"B10_RefusedAtOnce", s.b10Refused})

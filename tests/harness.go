@@ -26,8 +26,8 @@ type Features struct {
 	// RefusesTxEnd is true where the handler's transaction itself refuses Commit and Rollback (pgx). Elsewhere they end
 	// the transaction, which is found out behind the handler.
 	RefusesTxEnd bool
-	// SeesTxEndSQL is true where a handler that executes COMMIT or ROLLBACK as SQL is found out. On MariaDB the driver
-	// does not show it, short of a round trip more for each message.
+	// SeesTxEndSQL is true where a handler that executes COMMIT or ROLLBACK as SQL and then returns an error of its own is
+	// told of both. On MariaDB the driver does not show it, and only a commit is worth a question.
 	SeesTxEndSQL bool
 	// AbortsOnError is true where a failed statement aborts the whole transaction (PostgreSQL).
 	AbortsOnError bool

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	inbox "github.com/watermill-contrib/watermill-inbox"
@@ -54,8 +55,8 @@ func (b *backend) begin(ctx context.Context, conn *pgxpool.Conn, c *engine.Claim
 		batch.Queue(b.idleTimeout)
 	}
 	batch.Queue(b.sql.Claim.SQL,
-		[16]byte(c.Key), [16]byte(c.Fingerprint), timestamp(c.MessageTime),
-		c.Consumer, c.Source, c.MessageID, c.Topic, c.Scope, [16]byte(c.HorizonID), c.LockID)
+		uuid(c.Key), uuid(c.Fingerprint), timestamp(c.MessageTime),
+		c.Consumer, c.Source, c.MessageID, c.Topic, c.Scope, uuid(c.HorizonID), c.LockID)
 
 	results := conn.SendBatch(ctx, batch)
 	t = newTransaction(conn, results.Tx(), b)
@@ -108,6 +109,10 @@ func (b *backend) lookup(ctx context.Context, pg *pgconn.PgConn, c *engine.Claim
 
 func isTrue(binary []byte) bool { return len(binary) == 1 && binary[0] == 1 }
 
+// uuid is how 16 bytes are passed in every query mode: those that do not ask the server for the types of arguments know
+// this one.
+func uuid(v [16]byte) pgtype.UUID { return pgtype.UUID{Bytes: v, Valid: true} }
+
 // timestamp is NULL for the zero time.
 func timestamp(t time.Time) *time.Time {
 	if t.IsZero() {
@@ -125,9 +130,9 @@ func timestampText(t time.Time) []byte {
 
 // Scheme is engine.Backend's Scheme. The insert commits by itself before the second read: the first writer wins.
 func (b *backend) Scheme(ctx context.Context, s engine.Scheme, _ time.Duration) (have string, err error) {
-	read := func() error { return b.pool.QueryRow(ctx, b.sql.GetScheme.SQL, [16]byte(s.ID)).Scan(&have) }
+	read := func() error { return b.pool.QueryRow(ctx, b.sql.GetScheme.SQL, uuid(s.ID)).Scan(&have) }
 	if err = read(); errors.Is(err, pgx.ErrNoRows) {
-		if _, err = b.pool.Exec(ctx, b.sql.PutScheme.SQL, [16]byte(s.ID), s.Consumer, s.Scheme); err == nil {
+		if _, err = b.pool.Exec(ctx, b.sql.PutScheme.SQL, uuid(s.ID), s.Consumer, s.Scheme); err == nil {
 			err = read()
 		}
 	}
@@ -136,11 +141,11 @@ func (b *backend) Scheme(ctx context.Context, s engine.Scheme, _ time.Duration) 
 
 // Forget is engine.Forgetter's Forget.
 func (b *backend) Forget(ctx context.Context, keys []inbox.StorageKey) error {
-	plain := make([][16]byte, len(keys))
+	ids := make([]pgtype.UUID, len(keys))
 	for i, key := range keys {
-		plain[i] = key
+		ids[i] = uuid(key)
 	}
-	_, err := b.pool.Exec(ctx, b.sql.Forget.SQL, plain)
+	_, err := b.pool.Exec(ctx, b.sql.Forget.SQL, ids)
 	return err
 }
 

@@ -85,7 +85,7 @@ func (t *transaction) Commit(ctx context.Context, record *engine.Record) error {
 		return fmt.Errorf("%w (%w)", inbox.ErrTxAborted, pgx.ErrTxCommitRollback)
 	}
 	if record != nil {
-		t.atCommit.add(t.backend.sql.Record.SQL, [16]byte(record.Key), record.Handler, record.Messages)
+		t.atCommit.add(t.backend.sql.Record.SQL, uuid(record.Key), record.Handler, record.Messages)
 	}
 	err := t.commit(ctx, record != nil)
 	if errors.Is(err, pgx.ErrTxCommitRollback) {

@@ -15,6 +15,9 @@ type Statements struct {
 	// Probe finds out, before the claim and with its arguments, whether somebody holds the key; empty where the claim
 	// itself does not wait.
 	Probe Statement
+	// Check tells before COMMIT whether the transaction of the claim is still open and still holds the row (key): one
+	// row, two booleans. Empty where the driver shows it.
+	Check Statement
 	// Lookup tells what stands under a key. Its arguments are key, message time and horizon id; its one row:
 	// found, processed, late, fingerprint, consumer, source, message id, recorded handler and messages.
 	Lookup Statement
@@ -58,7 +61,7 @@ func positional(sql string) Statement {
 
 // templates are Statements before the tables are filled in.
 type templates struct {
-	Claim, Probe, Lookup, Record, Forget, PutScheme, GetScheme string
+	Claim, Probe, Check, Lookup, Record, Forget, PutScheme, GetScheme string
 }
 
 // Names are the tables of one inbox, quoted and qualified.
@@ -126,7 +129,7 @@ func (d Dialect) Statements(n Names) Statements {
 	}
 	t := d.templates
 	return Statements{
-		Claim: statement(t.Claim), Probe: statement(t.Probe), Lookup: statement(t.Lookup),
+		Claim: statement(t.Claim), Probe: statement(t.Probe), Check: statement(t.Check), Lookup: statement(t.Lookup),
 		Record: statement(t.Record), Forget: statement(t.Forget),
 		PutScheme: statement(t.PutScheme), GetScheme: statement(t.GetScheme),
 	}

@@ -8,6 +8,7 @@ import "strings"
 // deadlocks when that one rolls back. So it does not wait: a lock that is taken is error 1205 at once.
 func MariaDB() Dialect {
 	d := mysql()
+	d.templates.Check = "SELECT @@in_transaction, EXISTS (SELECT 1 FROM {inbox} WHERE `key` = ?1)"
 	d.templates.Claim = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR " + strings.TrimSpace(d.templates.Claim)
 	return d
 }
@@ -16,6 +17,7 @@ func MariaDB() Dialect {
 // at most, as the DSN has to say.
 func MySQL() Dialect {
 	d := mysql()
+	d.templates.Check = "SELECT 1, EXISTS (SELECT 1 FROM {inbox} WHERE `key` = ?1)"
 	d.templates.Probe = "SELECT 1 FROM {inbox} WHERE `key` = ?1 FOR UPDATE NOWAIT"
 	return d
 }
