@@ -79,13 +79,10 @@ var errMigrationBusy = errors.New("another process is using the database")
 func (b *backend) migrateOnce(ctx context.Context, s dialect.Schema, fn func(*migrator) error) (err error) {
 	conn, err := b.db.Conn(ctx)
 	if err != nil {
-		return b.migrationError(err)
+		return b.migrationError(ctx, err)
 	}
 	defer conn.Close() //nolint:errcheck // the connection only goes back
 	m := &migrator{conn: conn, schema: s}
-	if err := m.exec(ctx, s.Begin); err != nil {
-		return b.migrationError(err)
-	}
 	defer func() {
 		// Detached from ctx: a cancelled migration must not leave its transaction or its lock in the pool.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -95,22 +92,29 @@ func (b *backend) migrateOnce(ctx context.Context, s dialect.Schema, fn func(*mi
 		}
 		_ = m.exec(ctx, s.Unlock)
 	}()
+	// A BEGIN that was cut off may have been done: the defer is there before it.
+	if err := m.exec(ctx, s.Begin); err != nil {
+		return b.migrationError(ctx, err)
+	}
 	if err := m.exec(ctx, s.Lock); err != nil {
-		return b.migrationError(err)
+		return b.migrationError(ctx, err)
 	}
 	if err := fn(m); err != nil {
-		return b.migrationError(err)
+		return b.migrationError(ctx, err)
 	}
 	if s.Begin == "" {
 		return nil
 	}
 	if err := m.exec(ctx, "COMMIT"); err != nil {
-		return b.migrationError(err)
+		return b.migrationError(ctx, err)
 	}
 	return nil
 }
 
-func (b *backend) migrationError(err error) error {
+func (b *backend) migrationError(ctx context.Context, err error) error {
+	if ctxErr := ctx.Err(); ctxErr != nil && !errors.Is(err, ctxErr) {
+		err = fmt.Errorf("%w (%w)", err, ctxErr) // the driver may only say that the connection is gone
+	}
 	if code := sqliteCode(err); code == sqliteBusy || code == sqliteLocked {
 		return fmt.Errorf("%w: %w", errMigrationBusy, err)
 	}

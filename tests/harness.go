@@ -29,6 +29,9 @@ type Features struct {
 	// SeesTxEndSQL is true where a handler that executes COMMIT or ROLLBACK as SQL and then returns an error of its own is
 	// told of both. On MariaDB the driver does not show it, and only a commit is worth a question.
 	SeesTxEndSQL bool
+	// NoOutbox is true where the harness's outbox does not work: watermill-sql/v3 binds JSON as bytes, which pgx passes as
+	// bytea in the modes that do not ask the server for types.
+	NoOutbox bool
 	// AbortsOnError is true where a failed statement aborts the whole transaction (PostgreSQL).
 	AbortsOnError bool
 	// DeferredConstraints is true where a constraint can be left to COMMIT to check.

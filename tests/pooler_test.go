@@ -28,6 +28,7 @@ func pooledColumns() []column {
 				continue
 			}
 			c.features.Variant = mode
+			c.features.NoOutbox = true
 			c.features.StartServer, c.features.ReadOnly = nil, ""
 			if mode != pooledModes()[0] {
 				c.features.Isolation = c.features.Isolation[:1]

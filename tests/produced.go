@@ -21,7 +21,7 @@ import (
 
 // produced are the cases about messages that the handler produces (C).
 func (s *suite) produced() []testCase {
-	return []testCase{
+	cases := []testCase{
 		{"C1_PublishFailsAfterTheCommit", s.c1},
 		{"C1_ReplayAlwaysKeepsTheRecord", s.c1Always},
 		{"C1_AnEarlyAckDeletesNothing", s.c1EarlyAck},
@@ -29,11 +29,16 @@ func (s *suite) produced() []testCase {
 		{"C1_AnotherHandlerWithoutAPublishTopic", s.c1NoTopic},
 		{"C1_BytesOfRecordedMessagesAreKept", s.c1Bytes},
 		{"C2_KilledBetweenTwoPublishes", s.c2},
-		{"C3_OutboxCommitsWithTheHandler", s.c3},
-		{"C3_TxPublisherFindsTheTransaction", s.c3TxPublisher},
 		{"C4_CorrelationAndTraceReachTheProduced", s.c4},
 		{"C5_NothingIsReplayedAfterTheAck", s.c5},
 	}
+	if !s.NoOutbox {
+		cases = append(cases,
+			testCase{"C3_OutboxCommitsWithTheHandler", s.c3},
+			testCase{"C3_TxPublisherFindsTheTransaction", s.c3TxPublisher},
+		)
+	}
+	return cases
 }
 
 const topicOut = "charged"

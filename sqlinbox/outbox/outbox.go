@@ -9,6 +9,10 @@
 // insert is then the commit's error. The tables of the topics must be there before (the schema adapter's
 // SchemaInitializingQueries, or a subscriber with InitializeSchema): watermill-sql never creates them in a transaction.
 //
+// watermill-sql/v3 binds metadata, and JSON payloads, as bytes. pgx passes those as bytea in the query modes that do not ask
+// the server for types (exec, simple protocol, behind an old pooler), which PostgreSQL refuses for a JSON column: use
+// cached statements or cached descriptions there.
+//
 // watermill-sql/v4 needs no package: in Config.Outbox return its publisher on TxFromPgx or TxFromStdSQL of the
 // transaction in the context.
 package outbox

@@ -108,8 +108,11 @@ func prepare(ctx context.Context, pool *pgxpool.Pool, config Config) (Config, er
 	if err := pool.QueryRow(ctx, "SELECT current_schema()").Scan(&schema); err != nil {
 		return config, fmt.Errorf("inbox: connect: %w", err)
 	}
-	if schema == nil || !dialect.ValidName(*schema) {
-		return config, &inbox.ConfigError{Field: "pgxinbox.Config.Schema", Value: schema, Reason: "is what the search_path leads to; set Schema: it " + dialect.NameRule}
+	if schema == nil {
+		schema = new(string)
+	}
+	if !dialect.ValidName(*schema) {
+		return config, &inbox.ConfigError{Field: "pgxinbox.Config.Schema", Value: *schema, Reason: "is what the search_path leads to; set Schema: it " + dialect.NameRule}
 	}
 	config.Schema = *schema
 	return config, nil

@@ -20,8 +20,8 @@ type cost struct {
 const (
 	// countLatency makes sure that what a client pipelines is one round trip: nothing is answered before all was sent.
 	countLatency = 2 * time.Millisecond
-	walBatches   = 10
-	walMessages  = 100
+	walBatches   = 40
+	walMessages  = 25
 )
 
 func countAll(ctx context.Context, dsn string, contenders []contender) ([]cost, error) {
@@ -69,7 +69,7 @@ func countOne(ctx context.Context, dsn string, one contender) (cost, error) {
 	return c, err
 }
 
-// countWAL gives the least of several batches: what others write meanwhile, and full images of pages after a
+// countWAL gives the least of many short batches: what others write meanwhile, and full images of pages after a
 // checkpoint, are not in it. (The test of the log, in tests/wire, has a server to itself and includes those images.)
 func countWAL(ctx context.Context, a *arena, h handle) (least float64, err error) {
 	for batch := range walBatches {

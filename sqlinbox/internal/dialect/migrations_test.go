@@ -199,10 +199,10 @@ func TestSQLiteRunsAll(t *testing.T) {
 			require.EqualValues(t, 1, claim(other, at+1), "after it")
 			require.EqualValues(t, 1, claim(append(make([]byte, 15), 2), nil), "without a time there is no guard")
 
-			require.EqualValues(t, 1, exec(s.PutScheme, "c", "1"))
-			require.EqualValues(t, 0, exec(s.PutScheme, "c", "2"))
+			require.EqualValues(t, 1, exec(s.PutScheme, key, "c", "1"))
+			require.EqualValues(t, 0, exec(s.PutScheme, key, "c", "2"))
 			var scheme string
-			require.NoError(t, db.QueryRowContext(t.Context(), s.GetScheme.SQL, s.GetScheme.Args("c")...).Scan(&scheme))
+			require.NoError(t, db.QueryRowContext(t.Context(), s.GetScheme.SQL, s.GetScheme.Args(key)...).Scan(&scheme))
 			require.Equal(t, "1", scheme, "the first writer wins")
 
 			for v := schema.Latest(); v >= 1; v-- {

@@ -43,7 +43,7 @@ DELETE FROM {produced} WHERE key IN (
 		},
 		schema: schemaStatements{
 			// Transaction-scoped, so that a migration that is killed leaves no lock, also behind a pooler.
-			begin: "BEGIN",
+			begin: "BEGIN ISOLATION LEVEL READ COMMITTED", // behind the lock it must see what the one before it did
 			lock:  "SELECT pg_advisory_xact_lock({lock})",
 			// CREATE SCHEMA needs a right that the role may not have, also when the schema is there: look first.
 			hasSchema:    "SELECT count(*) FROM pg_namespace WHERE nspname = {schema}",
