@@ -99,12 +99,6 @@ func (a *arena) db() *sql.DB {
 	return db
 }
 
-// wal is the place in the server's write-ahead log, in bytes since its beginning.
-func (a *arena) wal(ctx context.Context) (place int64, err error) {
-	err = a.admin.QueryRow(ctx, "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").Scan(&place)
-	return place, err
-}
-
 func (a *arena) onClose(fn func()) { a.closes = append(a.closes, fn) }
 
 // close gives everything back, the last thing first.

@@ -35,6 +35,7 @@ type comparison struct {
 func comparisons() []comparison {
 	return []comparison{
 		{name: "first deliveries, 0.5 ms network, 8 at once", atOnce: 8, latency: 500 * time.Microsecond, contenders: firstDeliveries(0.95)},
+		{name: "what travels with COMMIT, 0.5 ms network, 8 at once", atOnce: 8, latency: 500 * time.Microsecond, contenders: atCommit()},
 		{name: "first deliveries, loopback, 8 at once", atOnce: 8, contenders: firstDeliveries(0.65)},
 		{name: "first deliveries, loopback, 32 at once", atOnce: 32, contenders: firstDeliveries(0.65)},
 		{name: "duplicates, 0.5 ms network, 8 at once", atOnce: 8, latency: 500 * time.Microsecond, duplicates: true, contenders: duplicates()},
@@ -49,6 +50,15 @@ func firstDeliveries(goal float64) []contender {
 		{name: "pgx, inbox", against: "pgx, bare transaction", goal: goal, setup: inboxPgx},
 		{name: "database/sql, bare transaction", setup: bareSQL},
 		{name: "database/sql, inbox", against: "database/sql, bare transaction", setup: inboxSQL},
+	}
+}
+
+func atCommit() []contender {
+	return []contender{
+		{name: "pgx, bare transaction", setup: barePgx},
+		{name: "pgx, inbox", against: "pgx, bare transaction", setup: inboxPgx},
+		{name: "pgx, inbox, the write with COMMIT", against: "pgx, bare transaction", goal: 1.25, setup: inboxAtCommit},
+		{name: "pgx, inbox, five outbox messages with COMMIT", against: "pgx, inbox", goal: 0.90, setup: inboxOutbox},
 	}
 }
 

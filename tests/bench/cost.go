@@ -14,15 +14,11 @@ type cost struct {
 	cold      inboxtest.Counts // the first message on a connection, and of the process
 	warm      inboxtest.Counts
 	duplicate inboxtest.Counts
-	wal       float64 // bytes of the write-ahead log
+	wal       float64 // bytes of the write-ahead log, 0 if unknown
 }
 
-const (
-	// countLatency makes sure that what a client pipelines is one round trip: nothing is answered before all was sent.
-	countLatency = 2 * time.Millisecond
-	walBatches   = 40
-	walMessages  = 25
-)
+// countLatency makes sure that what a client pipelines is one round trip: nothing is answered before all was sent.
+const countLatency = 2 * time.Millisecond
 
 func countAll(ctx context.Context, dsn string, contenders []contender) ([]cost, error) {
 	var costs []cost
@@ -65,30 +61,6 @@ func countOne(ctx context.Context, dsn string, one contender) (cost, error) {
 		*step.counts = a.proxy.Counts()
 	}
 	a.proxy.SetLatency(0)
-	c.wal, err = countWAL(ctx, a, h)
+	c.wal, err = wal(ctx, a, h)
 	return c, err
-}
-
-// countWAL gives the least of many short batches: what others write meanwhile, and full images of pages after a
-// checkpoint, are not in it. (The test of the log, in tests/wire, has a server to itself and includes those images.)
-func countWAL(ctx context.Context, a *arena, h handle) (least float64, err error) {
-	for batch := range walBatches {
-		before, err := a.wal(ctx)
-		if err != nil {
-			return 0, err
-		}
-		for range walMessages {
-			if err := deliver(ctx, h, inbox.NewUUID()); err != nil {
-				return 0, err
-			}
-		}
-		after, err := a.wal(ctx)
-		if err != nil {
-			return 0, err
-		}
-		if bytes := float64(after-before) / walMessages; batch == 0 || bytes < least {
-			least = bytes
-		}
-	}
-	return least, nil
 }

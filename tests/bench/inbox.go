@@ -15,11 +15,7 @@ const consumer = "billing/charge"
 
 // inboxPgx is a handler behind the middleware on native pgx.
 func inboxPgx(ctx context.Context, a *arena) (handle, error) {
-	pool, err := a.pool(ctx)
-	if err != nil {
-		return nil, err
-	}
-	store, err := pgxinbox.NewStore(ctx, pool, pgxinbox.Config{InitializeSchema: true})
+	store, err := pgxStore(ctx, a)
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ func describeMachine(ctx context.Context, dsn string) ([]fact, error) {
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	facts := []fact{
 		{"cores", fmt.Sprintf("%d (%s), shared by client and server", runtime.NumCPU(), processor())},
+		{"load before the run", load()},
 		{"Go", runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH},
 	}
 	var version string
@@ -47,4 +48,14 @@ func processor() string {
 		}
 	}
 	return runtime.GOARCH
+}
+
+// load is how many processes wanted to run in the last minute, where the system tells it as Linux does: with much more
+// than 0 the ratios are noisy.
+func load() string {
+	average, _ := os.ReadFile("/proc/loadavg")
+	if fields := strings.Fields(string(average)); len(fields) > 0 {
+		return fields[0]
+	}
+	return "unknown"
 }
