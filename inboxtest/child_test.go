@@ -16,7 +16,7 @@ import (
 // TestInChild is what the children of the other tests run.
 func TestInChild(t *testing.T) {
 	if !inboxtest.IsChild() {
-		t.Skip("for children only")
+		return // it is for children
 	}
 	for i := range 4 {
 		fmt.Printf("before %d, half a line", i)

@@ -142,7 +142,7 @@ func (t *transaction) end() {
 	t.ended = true
 	if left := t.left; left != nil {
 		go func() {
-			<-left
+			_ = <-left // nobody waits for its answer any more
 			t.release()
 			_ = t.conn.Close()
 		}()
