@@ -142,7 +142,7 @@ func (t *transaction) end() {
 	t.ended = true
 	if left := t.left; left != nil {
 		go func() {
-			_ = <-left // nobody waits for its answer any more
+			<-left //nolint:errcheck // nobody waits for its answer any more
 			t.release()
 			_ = t.conn.Close()
 		}()
