@@ -95,6 +95,7 @@ func (m *mariadbd) start(ctx context.Context) error {
 		"--no-defaults", "--datadir=" + m.data(), "--socket=" + filepath.Join(m.dir, "socket"),
 		"--pid-file=" + filepath.Join(m.dir, "server.pid"), "--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", m.port),
 		"--skip-name-resolve", "--innodb-flush-log-at-trx-commit=2",
+		"--innodb-use-native-aio=0", // many servers of one user may meet its limit of locked memory
 	}, m.options...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
