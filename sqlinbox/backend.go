@@ -12,6 +12,7 @@ import (
 	inbox "github.com/watermill-contrib/watermill-inbox"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/dialect"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
+	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/pgclaim"
 )
 
 // backend is engine.Backend over database/sql.
@@ -22,6 +23,8 @@ type backend struct {
 	schema      dialect.Schema
 	options     *sql.TxOptions
 	idleTimeout string // a statement, or empty
+	claimer     *pgclaim.Claimer
+	connections connections
 }
 
 func newBackend(db *sql.DB, config Config) *backend {
@@ -36,6 +39,7 @@ func newBackend(db *sql.DB, config Config) *backend {
 	switch config.Dialect {
 	case PostgreSQL:
 		b.idleTimeout = dialect.IdleTimeout(config.IdleTimeout)
+		b.claimer = &pgclaim.Claimer{SQL: b.sql, IdleTimeout: b.idleTimeout}
 		fallthrough
 	case MySQL:
 		if config.Isolation == sql.LevelDefault && !config.readCommitted {
@@ -53,20 +57,23 @@ func (b *backend) Claim(ctx context.Context, c *engine.Claim, wait time.Duration
 	if err != nil {
 		return engine.Answer{}, err
 	}
-	t, err := b.begin(ctx, conn, wait)
+	request := &pgclaim.Request{Claimer: b.claimer, Claim: c} // for PostgreSQL through pgxinbox.OpenDB
+	t, err := b.begin(pgclaim.WithRequest(ctx, request), conn, wait)
 	if err != nil {
 		_ = conn.Close()
-		return engine.Answer{}, err
+		return engine.Answer{}, b.missingTable(ctx, err)
 	}
-	claimed, err := b.insert(ctx, t.tx, c)
-	if err == nil && claimed {
+	claimed, row := request.Claimed, request.Row
+	if !request.Answered {
+		claimed, err = b.insert(ctx, t.tx, c)
+	}
+	switch {
+	case err == nil && claimed:
 		t.claim = c
 		return engine.Answer{Tx: t}, nil
-	}
-	var row *engine.Row
-	if err == nil {
+	case err == nil && row == nil:
 		row, err = b.readTaken(ctx, t, c)
-	} else {
+	default:
 		_ = t.within(ctx, t.tx.Rollback)
 	}
 	t.end() // before another connection is asked for: the pool may have no other
@@ -96,6 +103,7 @@ func (b *backend) begin(ctx context.Context, conn *sql.Conn, wait time.Duration)
 	limited, ended := ownLimit(), !stop()
 	if err == nil && !limited && !ended {
 		// From here on nothing calls cancel but the end of the transaction.
+		b.connections.use(conn)
 		return &transaction{
 			backend: b, conn: conn, tx: tx, pg: pgConnOf(conn),
 			scope: engine.Scope{Handle: tx}, release: cancel,
@@ -132,8 +140,8 @@ func (b *backend) insert(ctx context.Context, tx *sql.Tx, c *engine.Claim) (bool
 	if b.config.Dialect == PostgreSQL {
 		args = append(args, c.LockID)
 	}
-	if b.sql.Probe.SQL != "" {
-		if err := tx.QueryRowContext(ctx, b.sql.Probe.SQL, b.sql.Probe.Args(args...)...).Scan(new(int)); err != nil && !errors.Is(err, sql.ErrNoRows) {
+	if b.sql.LockFirst.SQL != "" {
+		if err := tx.QueryRowContext(ctx, b.sql.LockFirst.SQL, b.sql.LockFirst.Args(args...)...).Scan(new(int)); err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return false, claimBusy(err)
 		}
 	}
@@ -149,25 +157,54 @@ func (b *backend) insert(ctx context.Context, tx *sql.Tx, c *engine.Claim) (bool
 }
 
 func (b *backend) lookup(ctx context.Context, t *transaction, c *engine.Claim) (*engine.Row, error) {
-	args := b.sql.Lookup.Args(b.bytes16(c.Key), b.time(c.MessageTime), b.bytes16(c.HorizonID))
-	if t.pg != nil {
-		args = append([]any{pgx.QueryExecModeExec}, args...) // not prepared, see dialect.PostgreSQL
+	args := []any{b.bytes16(c.Key), b.time(c.MessageTime), b.bytes16(c.HorizonID)}
+	if b.sql.Find.SQL != "" {
+		row, err := b.scanRow(t.conn.QueryRowContext(ctx, b.sql.Find.SQL, unprepared(t.conn, args[0])...))
+		if !errors.Is(err, sql.ErrNoRows) {
+			return row, err
+		}
 	}
+	return b.scanRow(t.conn.QueryRowContext(ctx, b.sql.Lookup.SQL, unprepared(t.conn, b.sql.Lookup.Args(args...)...)...))
+}
+
+func (b *backend) scanRow(found *sql.Row) (*engine.Row, error) {
 	var row engine.Row
 	var fingerprint []byte
 	var consumer, source, id, handler sql.NullString
-	err := t.conn.QueryRowContext(ctx, b.sql.Lookup.SQL, args...).
-		Scan(&row.Found, &row.Processed, &row.Late, &fingerprint, &consumer, &source, &id, &handler, &row.Recorded)
+	err := found.Scan(&row.Found, &row.Processed, &row.Late, &fingerprint, &consumer, &source, &id, &handler, &row.Recorded)
 	if err != nil {
 		return nil, err
 	}
 	row.Consumer, row.Source, row.MessageID, row.RecordedBy = consumer.String, source.String, id.String, handler.String
 	if row.Found {
 		if row.Fingerprint, err = parse16(fingerprint); err != nil {
-			return nil, fmt.Errorf("fingerprint of %s: %w", c.Key, err)
+			return nil, fmt.Errorf("fingerprint: %w", err)
 		}
 	}
 	return &row, nil
+}
+
+// Probe is engine.Prober's Probe.
+func (b *backend) Probe(ctx context.Context, c *engine.Claim) (free bool, err error) {
+	if b.sql.Probe.SQL == "" {
+		return true, nil
+	}
+	conn, err := b.db.Conn(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close() //nolint:errcheck // the connection only goes back
+	args := unprepared(conn, b.bytes16(c.Key), c.LockID)
+	err = conn.QueryRowContext(ctx, b.sql.Probe.SQL, args...).Scan(&free)
+	return free, err
+}
+
+// unprepared gives arguments with which pgx does not prepare their statement, see dialect.PostgreSQL.
+func unprepared(conn *sql.Conn, args ...any) []any {
+	if pgConnOf(conn) == nil {
+		return args
+	}
+	return append([]any{pgx.QueryExecModeExec}, args...)
 }
 
 // Scheme is engine.Backend's Scheme. The insert commits before the second read: the first writer wins.

@@ -66,6 +66,15 @@ type Config struct {
 	// by then is inbox.ErrCommitUnknown. Defaults to 10 seconds.
 	CommitTimeout time.Duration
 
+	// DoneTTL is how long a message is known to be handled without asking the database: copies that come in that time
+	// cost no round trip. What is known is forgotten with every lost and every new connection; a fail-over or rewind of
+	// the database that neither shows is bounded by this time, so wait it out between a fail-over and a rewind of a
+	// broker. -1 asks the database every time. Defaults to 1 minute.
+	DoneTTL time.Duration
+
+	// DoneKeys is for how many messages that is known, the latest ones; each takes about 300 bytes. Defaults to 65,536.
+	DoneKeys int
+
 	// Logger gets warnings of Validate and, as Debug, transaction retries. Defaults to watermill.NopLogger.
 	Logger watermill.LoggerAdapter
 
@@ -102,6 +111,10 @@ func (c Config) Validate() error {
 		return bad("TxRetries", c.TxRetries, "must be a number, 0 for the default or -1 for none")
 	case c.IdleTimeout < 0 || c.IdleTimeout%time.Millisecond != 0 || c.IdleTimeout.Milliseconds() > math.MaxInt32:
 		return bad("IdleTimeout", c.IdleTimeout, "must be whole milliseconds, 24 days at most, or 0 for the server's setting")
+	case c.DoneTTL < -1:
+		return bad("DoneTTL", c.DoneTTL, "must be a time, 0 for the default or -1 for none")
+	case c.DoneKeys < 0:
+		return bad("DoneKeys", c.DoneKeys, "must be a number, or 0 for the default")
 	case c.CommitTimeout < 0:
 		return bad("CommitTimeout", c.CommitTimeout, "must be a time, or 0 for the default")
 	}
@@ -139,6 +152,8 @@ func (c Config) settings() engine.Settings {
 		InFlightWait:  c.InFlightWait,
 		TxRetries:     c.TxRetries,
 		CommitTimeout: c.CommitTimeout,
+		DoneTTL:       c.DoneTTL,
+		DoneKeys:      c.DoneKeys,
 		LockSpace:     engine.NewLockSpace(c.Schema, c.prefix(), "inbox"),
 		Logger:        c.Logger,
 	}

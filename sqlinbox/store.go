@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 
 	inbox "github.com/watermill-contrib/watermill-inbox"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/dialect"
@@ -34,13 +35,20 @@ func NewStore(ctx context.Context, db *sql.DB, config Config) (*Store, error) {
 	if err := Validate(ctx, db, config); err != nil {
 		return nil, err
 	}
-	return &Store{engine.New(newBackend(db, config), config.settings())}, nil
+	b := newBackend(db, config)
+	e := engine.New(b, config.settings())
+	b.connections.met = e.ConnectionMet
+	return &Store{e}, nil
 }
 
 // Process commits the work of fn at most once per d.Key; see [inbox.Store]. The middleware calls it.
 func (s *Store) Process(ctx context.Context, d inbox.Delivery, fn inbox.Func) (inbox.Result, error) {
 	return s.engine.Process(ctx, d, fn)
 }
+
+// InFlight tells how many messages are being handled through this store in this process, and for how long the oldest of
+// them: for a gauge.
+func (s *Store) InFlight() (messages int, oldest time.Duration) { return s.engine.InFlight() }
 
 // Acked deletes the messages that were recorded for d, a little later and together with others. The middleware calls it.
 func (s *Store) Acked(d inbox.Delivery) { s.engine.Acked(d) }

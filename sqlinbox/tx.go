@@ -9,7 +9,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	inbox "github.com/watermill-contrib/watermill-inbox"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
@@ -190,7 +189,7 @@ func (t *transaction) within(ctx context.Context, end func() error) error {
 // pgConnOf gives the connection below pgx's stdlib, nil for other drivers.
 func pgConnOf(conn *sql.Conn) (pg *pgconn.PgConn) {
 	_ = conn.Raw(func(driverConn any) error {
-		if c, ok := driverConn.(*stdlib.Conn); ok {
+		if c, ok := driverConn.(interface{ Conn() *pgx.Conn }); ok { // pgx's stdlib, or pgxinbox.OpenDB
 			pg = c.Conn().PgConn()
 		}
 		return nil

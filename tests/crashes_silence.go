@@ -110,7 +110,7 @@ func (s *suite) b11(t *testing.T) {
 // b11Duplicate stops the network when the server has answered the claim of a duplicate: the delivery ends with its
 // context, it does not wait for ever to hear that its transaction is rolled back.
 func (s *suite) b11Duplicate(t *testing.T) {
-	env, proxy := s.behindProxy(t, Options{PoolSize: 1})
+	env, proxy := s.behindProxy(t, Options{PoolSize: 1, Config: sqlinbox.Config{DoneTTL: -1}})
 	r := newRig(t, env, inbox.Config{})
 	msg := newMessage("pay 10")
 	for range 2 { // warm: every statement is prepared

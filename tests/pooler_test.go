@@ -24,7 +24,10 @@ func pooledColumns() []column {
 	var pooled []column
 	for _, mode := range pooledModes() {
 		for _, c := range columns() {
-			if !c.features.Server || c.features.Name == "mariadb" {
+			switch {
+			case !c.features.Server || c.features.Name == "mariadb":
+				continue
+			case c.features.Name == "pgx-opendb" && mode != pooledModes()[0]: // it differs in one batch only
 				continue
 			}
 			c.features.Variant = mode

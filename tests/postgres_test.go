@@ -233,13 +233,24 @@ func closePool(pool *pgxpool.Pool) {
 // pgxSQLHarness is PostgreSQL through database/sql and pgx's stdlib.
 func pgxSQLHarness(t testing.TB, o tests.Options) *tests.Env {
 	t.Helper()
+	return postgresSQLHarness(t, o, stdlib.OpenDB)
+}
+
+// openDBHarness is PostgreSQL through database/sql, the claim sent with BEGIN.
+func openDBHarness(t testing.TB, o tests.Options) *tests.Env {
+	t.Helper()
+	return postgresSQLHarness(t, o, pgxinbox.OpenDB)
+}
+
+func postgresSQLHarness(t testing.TB, o tests.Options, open func(pgx.ConnConfig, ...stdlib.OptionOpenDB) *sql.DB) *tests.Env {
+	t.Helper()
 	s := openPostgresSpace(t, o)
 	config, err := pgx.ParseConfig(s.via)
 	require.NoError(t, err)
 	if o.BeforeCommit != nil {
 		config.Tracer = commitTracer{o.BeforeCommit}
 	}
-	db := stdlib.OpenDB(*config)
+	db := open(*config)
 	t.Cleanup(func() { _ = db.Close() })
 	o.Config.Schema, o.Config.Dialect = s.schema, sqlinbox.PostgreSQL
 	env := s.env(o.Config)

@@ -20,6 +20,7 @@ func columns() []column {
 	return []column{
 		{tests.Features{Name: "pgx", Server: true, StartServer: startPostgreSQL, RefusesTxEnd: true, SeesTxEndSQL: true, AbortsOnError: true, DeferredConstraints: true, ReadOnly: postgresReadOnly, Isolation: levels}, pgxHarness},
 		{tests.Features{Name: "pgx-sql", Server: true, StartServer: startPostgreSQL, SeesTxEndSQL: true, AbortsOnError: true, DeferredConstraints: true, ReadOnly: postgresReadOnly, Isolation: levels}, pgxSQLHarness},
+		{tests.Features{Name: "pgx-opendb", Server: true, StartServer: startPostgreSQL, SeesTxEndSQL: true, AbortsOnError: true, DeferredConstraints: true, ReadOnly: postgresReadOnly, Isolation: levels}, openDBHarness},
 		{tests.Features{Name: "mariadb", Server: true, StartServer: startMariaDB, ReadOnly: mariadbReadOnly, Isolation: levels}, mariadbHarness},
 		{tests.Features{Name: "sqlite", SeesTxEndSQL: true, DeferredConstraints: true, ReadOnly: "PRAGMA query_only = 1", Isolation: []sql.IsolationLevel{sql.LevelSerializable}}, sqliteHarness},
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,6 +14,7 @@ import (
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/dialect"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
+	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/pgclaim"
 )
 
 // Config is how a [Store] keeps its memory; the zero value works. Dialect may be left empty.
@@ -48,24 +50,34 @@ func NewStore(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, e
 	}
 	d := dialect.PostgreSQL()
 	b := &backend{
-		pool:        pool,
-		sql:         d.Statements(dialect.NewNames(config.Schema, prefix, d.Quote)),
-		options:     pgx.TxOptions{IsoLevel: isoLevel(config.Isolation)},
-		idleTimeout: dialect.IdleTimeout(config.IdleTimeout),
+		pool: pool,
+		claimer: pgclaim.Claimer{
+			SQL:         d.Statements(dialect.NewNames(config.Schema, prefix, d.Quote)),
+			IdleTimeout: dialect.IdleTimeout(config.IdleTimeout),
+		},
+		options: pgx.TxOptions{IsoLevel: isoLevel(config.Isolation)},
 	}
-	return &Store{engine.New(b, engine.Settings{
+	e := engine.New(b, engine.Settings{
 		InFlightWait:  config.InFlightWait,
 		TxRetries:     config.TxRetries,
 		CommitTimeout: config.CommitTimeout,
+		DoneTTL:       config.DoneTTL,
+		DoneKeys:      config.DoneKeys,
 		LockSpace:     engine.NewLockSpace(config.Schema, prefix, "inbox"),
 		Logger:        config.Logger,
-	})}, nil
+	})
+	b.met = e.ConnectionMet
+	return &Store{e}, nil
 }
 
 // Process commits the work of fn at most once per d.Key; see [inbox.Store]. The middleware calls it.
 func (s *Store) Process(ctx context.Context, d inbox.Delivery, fn inbox.Func) (inbox.Result, error) {
 	return s.engine.Process(ctx, d, fn)
 }
+
+// InFlight tells how many messages are being handled through this store in this process, and for how long the oldest of
+// them: for a gauge.
+func (s *Store) InFlight() (messages int, oldest time.Duration) { return s.engine.InFlight() }
 
 // Acked deletes the messages that were recorded for d, a little later and together with others. The middleware calls it.
 func (s *Store) Acked(d inbox.Delivery) { s.engine.Acked(d) }

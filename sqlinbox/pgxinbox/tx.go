@@ -12,6 +12,7 @@ import (
 
 	inbox "github.com/watermill-contrib/watermill-inbox"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
+	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/pgclaim"
 )
 
 // TxFromContext gives the transaction of the message that is being handled: pgx's own, with savepoints (Begin), large
@@ -85,7 +86,7 @@ func (t *transaction) Commit(ctx context.Context, record *engine.Record) error {
 		return fmt.Errorf("%w (%w)", inbox.ErrTxAborted, pgx.ErrTxCommitRollback)
 	}
 	if record != nil {
-		t.atCommit.add(t.backend.sql.Record.SQL, uuid(record.Key), record.Handler, record.Messages)
+		t.atCommit.add(t.backend.claimer.SQL.Record.SQL, pgclaim.UUID(record.Key), record.Handler, record.Messages)
 	}
 	err := t.commit(ctx, record != nil)
 	if errors.Is(err, pgx.ErrTxCommitRollback) {

@@ -41,6 +41,7 @@ func drivers() []driver {
 		{name: "pgx", open: openPgx, extra: 0, duplicate: 2},
 		// Without pipelining the claim is a round trip, and so are begin, rollback and the read of a duplicate.
 		{name: "database-sql", open: openSQL, extra: 1, duplicate: 4},
+		{name: "OpenDB", open: openDB, extra: 0, duplicate: 2},
 	}
 }
 
@@ -55,7 +56,7 @@ func openPgx(t *testing.T, d *database) client {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	store, err := pgxinbox.NewStore(t.Context(), pool, pgxinbox.Config{InitializeSchema: true})
+	store, err := pgxinbox.NewStore(t.Context(), pool, pgxinbox.Config{InitializeSchema: true, DoneTTL: -1})
 	require.NoError(t, err)
 
 	insert := func(ctx context.Context, tx pgx.Tx, id string, inserts int) error {
@@ -81,13 +82,25 @@ func openPgx(t *testing.T, d *database) client {
 	}
 }
 
-// openSQL opens a database/sql pool on pgx, without its liveness check too.
+// openSQL opens a database/sql pool on pgx.
 func openSQL(t *testing.T, d *database) client {
 	t.Helper()
-	db := stdlib.OpenDB(*d.config.Copy(), stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
+	return overSQL(t, d, stdlib.OpenDB)
+}
+
+// openDB opens the one that sends the claim with BEGIN.
+func openDB(t *testing.T, d *database) client {
+	t.Helper()
+	return overSQL(t, d, pgxinbox.OpenDB)
+}
+
+// overSQL opens a pool without its liveness check too.
+func overSQL(t *testing.T, d *database, open func(pgx.ConnConfig, ...stdlib.OptionOpenDB) *sql.DB) client {
+	t.Helper()
+	db := open(*d.config.Copy(), stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
 	db.SetMaxOpenConns(1)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	store, err := sqlinbox.NewStore(t.Context(), db, sqlinbox.Config{Dialect: sqlinbox.PostgreSQL, InitializeSchema: true})
+	store, err := sqlinbox.NewStore(t.Context(), db, sqlinbox.Config{Dialect: sqlinbox.PostgreSQL, InitializeSchema: true, DoneTTL: -1})
 	require.NoError(t, err)
 
 	insert := func(ctx context.Context, tx *sql.Tx, id string, inserts int) error {

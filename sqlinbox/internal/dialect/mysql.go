@@ -18,7 +18,7 @@ func MariaDB() Dialect {
 func MySQL() Dialect {
 	d := mysql()
 	d.templates.Check = "SELECT 1, EXISTS (SELECT 1 FROM {inbox} WHERE `key` = ?1)"
-	d.templates.Probe = "SELECT 1 FROM {inbox} WHERE `key` = ?1 FOR UPDATE NOWAIT"
+	d.templates.LockFirst = "SELECT 1 FROM {inbox} WHERE `key` = ?1 FOR UPDATE NOWAIT"
 	return d
 }
 

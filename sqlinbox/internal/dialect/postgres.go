@@ -24,7 +24,12 @@ WHERE pg_try_advisory_xact_lock($10::bigint)
   AND NOT EXISTS (SELECT FROM {horizons} WHERE id = $9::uuid AND horizon >= $3::timestamptz)
 ON CONFLICT (key) DO NOTHING`,
 
-			// Never prepared: a plan made while the table was small would stay a sequential scan.
+			// These three are never prepared: a plan made while the table was small would stay a sequential scan. The lock
+			// of Probe ends with its statement. Find is planned in a third of the time that Lookup takes.
+			Probe: `SELECT pg_try_advisory_xact_lock($2::bigint) OR EXISTS (SELECT FROM {inbox} WHERE key = $1::uuid)`,
+			Find: `
+SELECT true, m.processed_at IS NOT NULL, false, m.fingerprint, m.consumer, m.source, m.message_id, p.handler, p.messages
+FROM {inbox} AS m LEFT JOIN {produced} AS p ON p.key = m.key WHERE m.key = $1::uuid`,
 			Lookup: `
 SELECT m.key IS NOT NULL, m.processed_at IS NOT NULL,
   EXISTS (SELECT FROM {horizons} WHERE id = $3::uuid AND horizon >= $2::timestamptz),

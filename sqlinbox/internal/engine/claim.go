@@ -24,8 +24,7 @@ type Claim struct {
 	LockID      int64 // of the advisory lock
 }
 
-func newClaim(d inbox.Delivery, space LockSpace) *Claim {
-	key := d.StorageKey()
+func newClaim(d inbox.Delivery, key inbox.StorageKey, space LockSpace) *Claim {
 	return &Claim{
 		Key:         key,
 		Fingerprint: d.Fingerprint,
@@ -71,17 +70,27 @@ func (p *process) classify(row *Row) error {
 	if row.Consumer != c.Consumer || row.Source != c.Source || row.MessageID != c.MessageID {
 		return fmt.Errorf("%w: %s holds %s/%s/%s", inbox.ErrKeyCollision, c.Key, row.Consumer, row.Source, row.MessageID)
 	}
-	if row.Fingerprint != c.Fingerprint {
-		if !p.d.AcceptMismatch {
-			return fmt.Errorf("%w: fingerprint %x, remembered %x", inbox.ErrMismatch, c.Fingerprint, row.Fingerprint)
-		}
-		p.result.Mismatch = true
+	if err := p.compare(row.Fingerprint); err != nil {
+		return err
 	}
 	p.result.Outcome = inbox.OutcomeQueued
 	if row.Processed {
+		p.remember(row.Fingerprint, len(row.Recorded) > 0)
 		p.result.Outcome = inbox.OutcomeDuplicate
 		return p.replay(row)
 	}
+	return nil
+}
+
+// compare applies the policy for other content under a used id.
+func (p *process) compare(remembered inbox.Fingerprint) error {
+	if remembered == p.d.Fingerprint {
+		return nil
+	}
+	if !p.d.AcceptMismatch {
+		return fmt.Errorf("%w: fingerprint %x, remembered %x", inbox.ErrMismatch, p.d.Fingerprint, remembered)
+	}
+	p.result.Mismatch = true
 	return nil
 }
 

@@ -47,20 +47,48 @@ type Engine struct {
 	settings Settings
 	schemes  sync.Map // consumer → key scheme, once it is known
 
+	flight     flight
+	done       doneKeys
 	forgetting forgetting
 }
 
 // New gives an engine over backend.
 func New(backend Backend, settings Settings) *Engine {
 	e := &Engine{backend: backend, settings: settings.resolved()}
+	e.done = newDoneKeys(e.settings.DoneKeys, e.settings.DoneTTL)
 	e.forgetting.logger = e.settings.Logger
 	e.forgetting.backend, _ = backend.(Forgetter)
 	return e
 }
 
+// ConnectionMet tells that the backend uses a physical connection for the first time. It may lead to another server
+// than the last one: what was learnt there is forgotten.
+func (e *Engine) ConnectionMet() { e.done.empty() }
+
+// InFlight tells how many messages are at work in this process, and for how long the oldest of them.
+func (e *Engine) InFlight() (messages int, oldest time.Duration) {
+	n, since := e.flight.inFlight()
+	if n == 0 {
+		return 0, 0
+	}
+	return n, time.Since(since)
+}
+
 // Process is inbox.Store's Process.
 func (e *Engine) Process(ctx context.Context, d inbox.Delivery, fn inbox.Func) (inbox.Result, error) {
-	p := &process{Engine: e, d: d, claim: newClaim(d, e.settings.LockSpace)}
+	p := &process{Engine: e, d: d, key: d.StorageKey()}
+	if known, ok := e.done.get(p.key, d.Key); ok {
+		return p.answer(known)
+	}
+	if err := p.enter(ctx); err != nil {
+		return p.result, err
+	}
+	defer e.flight.leave(p.key)
+	if known, ok := e.done.get(p.key, d.Key); ok { // the copy in front has handled it
+		return p.answer(known)
+	}
+
+	p.claim = newClaim(d, p.key, e.settings.LockSpace)
 	for {
 		done, err := p.try(ctx, fn)
 		if done || err != nil {
@@ -73,16 +101,23 @@ func (e *Engine) Process(ctx context.Context, d inbox.Delivery, fn inbox.Func) (
 type process struct {
 	*Engine
 	d      inbox.Delivery
+	key    inbox.StorageKey
 	claim  *Claim
 	result inbox.Result
 	pause  pause
+	epoch  uint64 // of the done keys, when the claim began
+	busy   bool   // the key was seen in flight elsewhere
 	// Faults that are tried once more, on another connection or with another plan; never counted as retries.
 	reconnected, replanned bool
 }
 
 // try is one turn of the loop: not done and no error means to try again.
 func (p *process) try(ctx context.Context, fn inbox.Func) (done bool, err error) {
+	if free, err := p.probe(ctx); err != nil || !free {
+		return false, err
+	}
 	began := time.Now()
+	p.epoch = p.done.epoch.Load()
 	answer, err := p.begin(ctx, p.settings.InFlightWait-p.result.Wait)
 	switch {
 	case errors.Is(err, inbox.ErrKeyScheme):
@@ -155,7 +190,8 @@ func (p *process) run(ctx context.Context, tx Tx, fn inbox.Func) (done bool, err
 		return false, p.handlerFailed(ctx, tx, err, scope.doomed())
 	}
 
-	err = p.commit(ctx, tx, p.record(messages))
+	record := p.record(messages)
+	err = p.commit(ctx, tx, record)
 	if err != nil {
 		_ = p.rollback(ctx, tx)
 	}
@@ -163,6 +199,7 @@ func (p *process) run(ctx context.Context, tx Tx, fn inbox.Func) (done bool, err
 	if err != nil {
 		return false, p.commitFailed(ctx, err)
 	}
+	p.remember(p.d.Fingerprint, record != nil)
 	p.result.Outcome, p.result.Messages = inbox.OutcomeProcessed, messages
 	p.result.TxUnused = !scope.used.Load()
 	return true, nil
@@ -175,6 +212,9 @@ func (p *process) handlerFailed(ctx context.Context, tx Tx, err, doom error) err
 		fault = p.backend.Fault(err)
 	}
 	rollbackErr := p.rollback(ctx, tx)
+	if fault == FaultLost || rollbackErr != nil {
+		p.done.empty()
+	}
 	if doom == nil && errors.Is(rollbackErr, inbox.ErrTxManaged) {
 		doom, rollbackErr = rollbackErr, nil
 	}
@@ -224,23 +264,6 @@ func (p *process) retry(ctx context.Context, cause error) bool {
 		"consumer": p.d.Key.Consumer, "message_id": p.d.Key.ID, "tx_retry": p.result.TxRetries, "cause": cause.Error(),
 	})
 	return sleep(ctx, retryPause(p.result.TxRetries)) == nil
-}
-
-// waitTurn waits before the next claim of a key that is in flight elsewhere; busy is what the database said of it, if
-// anything. No connection is held meanwhile.
-func (p *process) waitTurn(ctx context.Context, busy error) error {
-	left := p.settings.InFlightWait - p.result.Wait
-	if left <= 0 {
-		err := fmt.Errorf("%w: waited %v (InFlightWait is %v)", inbox.ErrInFlight, p.result.Wait.Round(time.Millisecond), p.settings.InFlightWait)
-		return p.fail(inbox.PhaseClaim, join(err, busy))
-	}
-	began := time.Now()
-	err := sleep(ctx, min(p.pause.next(), left))
-	p.result.Wait += time.Since(began)
-	if err != nil {
-		return p.fail(inbox.PhaseClaim, fmt.Errorf("%w: %w", inbox.ErrInFlight, err))
-	}
-	return nil
 }
 
 // commit and rollback are detached from the message's context: if the handler returned nil, its work is committed,

@@ -44,10 +44,14 @@ func (f Fault) sentinel() error {
 // fault is the kind of trouble of one of the engine's own statements: one that the database did not answer is lost.
 // (An error of the handler is not judged so: its connection refused may be some other server's.)
 func (p *process) fault(err error) Fault {
-	if f := p.backend.Fault(err); f != FaultNone {
-		return f
+	f := p.backend.Fault(err)
+	if f == FaultNone {
+		f = FaultLost
 	}
-	return FaultLost
+	if f == FaultLost {
+		p.done.empty()
+	}
+	return f
 }
 
 // claimError names what went wrong with a claim. Its values are bound and encoded, so whatever the database has against

@@ -12,6 +12,8 @@ const (
 	DefaultInFlightWait  = 5 * time.Second
 	DefaultTxRetries     = 3
 	DefaultCommitTimeout = 10 * time.Second
+	DefaultDoneTTL       = time.Minute
+	DefaultDoneKeys      = 65536
 )
 
 // Settings are what the configuration of a store says about Process.
@@ -19,6 +21,8 @@ type Settings struct {
 	InFlightWait  time.Duration // how long copies in flight elsewhere are waited for
 	TxRetries     int           // how often a transaction is run again
 	CommitTimeout time.Duration // limit of a commit or rollback, which do not obey the message's context
+	DoneTTL       time.Duration // how long a message is known to be handled without asking the database
+	DoneKeys      int           // how many such messages
 	LockSpace     LockSpace     // what keeps the locks of two inboxes in one database apart
 	Logger        watermill.LoggerAdapter
 }
@@ -28,6 +32,8 @@ func (s Settings) resolved() Settings {
 	s.InFlightWait = orDefault(s.InFlightWait, DefaultInFlightWait)
 	s.TxRetries = orDefault(s.TxRetries, DefaultTxRetries)
 	s.CommitTimeout = orDefault(s.CommitTimeout, DefaultCommitTimeout)
+	s.DoneTTL = orDefault(s.DoneTTL, DefaultDoneTTL)
+	s.DoneKeys = orDefault(s.DoneKeys, DefaultDoneKeys)
 	if s.Logger == nil {
 		s.Logger = watermill.NopLogger{}
 	}
