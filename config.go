@@ -57,6 +57,10 @@ type Config struct {
 	// recorded, and nothing returned to the router. Defaults to none: they are recorded, and the router publishes them.
 	Outbox Outbox
 
+	// Claims proposes the operation of a message, so that its claim travels together with the message's own, which saves
+	// a round trip on pgx: set it to (*businesskey.Keys).Claims where every handler has that middleware. Defaults to none.
+	Claims Claims
+
 	// Bypass is true for messages that the inbox must leave alone: no transaction, no memory, handled every time they
 	// arrive. See [BypassHandlers] and [BypassUnknown]. Defaults to none.
 	Bypass func(msg *message.Message) bool

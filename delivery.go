@@ -132,6 +132,8 @@ func (v *delivery) outcome(result Result, err error) Outcome {
 		return OutcomeMismatch
 	case err == nil && result.Outcome == OutcomeProcessed && isAcked(v.msg):
 		return OutcomeAckedEarly
+	case err == nil && result.OperationRepeated:
+		return OutcomeDuplicate
 	case err == nil:
 		return result.Outcome
 	case errors.Is(err, ErrInFlight):
@@ -162,6 +164,7 @@ func (v *delivery) tell(outcome Outcome, result Result, err error) {
 		Handler:   v.d.Handler,
 		Topic:     v.d.Topic,
 		Outcome:   outcome,
+		Layer:     layerOf(result, err),
 		TxUnused:  result.TxUnused,
 		Unguarded: v.d.MessageTime.IsZero(),
 		TxRetries: result.TxRetries,
@@ -171,10 +174,21 @@ func (v *delivery) tell(outcome Outcome, result Result, err error) {
 	})
 }
 
+func layerOf(result Result, err error) Layer {
+	var operation *OperationError
+	if result.OperationRepeated || errors.As(err, &operation) {
+		return LayerOperation
+	}
+	return LayerMessage
+}
+
 func (v *delivery) log(outcome Outcome, result Result, err error) {
 	logger := v.in.config.Logger
 	if result.TxUnused {
 		v.in.once("unused", v.d.Handler, "The handler did not ask for the inbox's transaction (TxFromContext): what it writes elsewhere is not protected from duplicates")
+	}
+	if result.ProposalUnused {
+		v.in.once("proposal", v.d.Handler, "Config.Claims proposes an operation that this handler does not take up: add (*businesskey.Keys).Middleware to it, or let Claims return false for its messages")
 	}
 	switch outcome {
 	case OutcomeDuplicate, OutcomeQueued:

@@ -16,12 +16,20 @@ var (
 	ErrMessageIDTooLong = errors.New("message id is too long")
 	// ErrMessageIDRefused means that Config.Identity returned an error of its own, which is wrapped with it.
 	ErrMessageIDRefused = errors.New("message id was refused by Config.Identity")
-	// ErrMismatch means that the id was used before for other content. Either the producer reuses ids (mend it, or
+	// ErrMismatch means that the message id, or the operation id, was used before for other content. Either the producer reuses ids (mend it, or
 	// choose another Config.Identity) or it serializes one message in several ways (Config.Fingerprint over the fields
 	// that matter, or MismatchReport).
-	ErrMismatch = errors.New("message id was used before for other content")
+	ErrMismatch = errors.New("the id was used before for other content")
 	// ErrKeyCollision means that two different ids have the same storage key: chance (2 to the 80th and rarer) or an attack.
-	ErrKeyCollision = errors.New("another message has the same storage key")
+	ErrKeyCollision = errors.New("another id has the same storage key")
+	// ErrNoOperationID means that a message, or a call of Do, has no operation id.
+	ErrNoOperationID = errors.New("no operation id: set the metadata operation_id at the producer, or choose another businesskey.Config.OperationID")
+	// ErrOperationIDTooLong means that the operation id or its scope is longer than MaxIDLength.
+	ErrOperationIDTooLong = errors.New("operation id is too long")
+	// ErrOperationIDRefused means that businesskey.Config.OperationID returned an error of its own, which is wrapped with it.
+	ErrOperationIDRefused = errors.New("operation id was refused by businesskey.Config.OperationID")
+	// ErrResultTooLarge means that an operation's result is larger than businesskey.Config.MaxResult.
+	ErrResultTooLarge = errors.New("the operation's result is too large to be recorded")
 	// ErrLate means that the message is not newer than what the memory has already forgotten: it may have been handled.
 	ErrLate = errors.New("message is older than the memory: it may have been handled before")
 )
@@ -46,7 +54,9 @@ var (
 	// ErrTxBusy means that the handler returned while a query of its transaction was still open.
 	ErrTxBusy = errors.New("the handler returned with a query of its transaction still open: close its rows")
 	// ErrNested means that an inbox was entered while another message's transaction was open in the same call chain.
-	ErrNested = errors.New("an inbox inside another inbox's transaction: two transactions cannot commit together; add the middleware once")
+	ErrNested = errors.New("an inbox inside another open transaction of an inbox or operation: two transactions cannot commit together; add the inbox middleware once, and businesskey inside it")
+	// ErrNoScope means that an operation outside any message has no scope.
+	ErrNoScope = errors.New("no scope for the operation: set Operation.Scope or businesskey.Config.Scope")
 	// ErrNoPublishTopic means that there are messages to publish in a handler that has no publish topic.
 	ErrNoPublishTopic = errors.New("the handler has no publish topic: register it with AddHandler")
 	// ErrNoTx means that the context carries no open transaction of the store that was asked.
@@ -66,11 +76,12 @@ var (
 
 var permanentErrors = [...]error{
 	ErrNoMessageID, ErrMessageIDTooLong, ErrMessageIDRefused, ErrMismatch, ErrKeyCollision, ErrLate,
+	ErrNoOperationID, ErrOperationIDTooLong, ErrOperationIDRefused, ErrResultTooLarge,
 }
 
 var transientErrors = [...]error{
 	context.Canceled, context.DeadlineExceeded,
-	ErrInFlight, ErrNoConsumer, ErrKeyScheme, ErrNoPartition, ErrTxManaged, ErrTxAborted, ErrTxBusy, ErrNested, ErrNoPublishTopic,
+	ErrInFlight, ErrNoConsumer, ErrKeyScheme, ErrNoPartition, ErrTxManaged, ErrTxAborted, ErrTxBusy, ErrNested, ErrNoScope, ErrNoPublishTopic,
 	ErrNoTx, ErrSchema,
 	ErrReadOnly, ErrSerialization, ErrUnavailable, ErrCommitUnknown,
 }

@@ -125,6 +125,11 @@ func (in *Inbox) identify(msg *message.Message, as string) (Delivery, error) {
 	if year := d.MessageTime.Year(); year > 9999 || year < 1 { // no database's time
 		d.MessageTime = time.Time{}
 	}
+	if in.config.Claims != nil {
+		if op, ok := in.config.Claims(msg, d.Key); ok {
+			d.Operation = &op
+		}
+	}
 	if in.config.KeyTime != nil {
 		d.HasKeyTime, d.KeyTime = true, in.config.KeyTime(msg)
 	}

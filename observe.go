@@ -40,12 +40,26 @@ const (
 	OutcomeBypassed Outcome = "bypassed"
 )
 
+// Layer is what decided the outcome of a delivery.
+type Layer string
+
+// The layers.
+const (
+	// LayerMessage is the memory of messages, by their ids.
+	LayerMessage Layer = "message"
+	// LayerOperation is the memory of operations, by their business keys: the message itself was new.
+	LayerOperation Layer = "operation"
+)
+
 // Event tells an [Observer] what became of one delivery.
 type Event struct {
 	Key     Key
 	Handler string
 	Topic   string
 	Outcome Outcome
+	// Layer tells for OutcomeDuplicate, OutcomeMismatch and other outcomes whether the message's id or its operation's
+	// decided.
+	Layer Layer
 	// TxUnused is set on processed deliveries whose handler never asked for the transaction: its writes, if any, are
 	// not protected.
 	TxUnused bool

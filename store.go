@@ -45,6 +45,8 @@ type Delivery struct {
 	KeyTime time.Time
 	// Record keeps what fn returns in the transaction, to be given back with duplicates until Acked.
 	Record bool
+	// Operation is what Config.Claims proposed, to be claimed with the message where that saves a round trip. Nil is none.
+	Operation *Operation
 	// HasKeyTime tells that the consumer's keys are made with Config.KeyTime, also when KeyTime is zero.
 	HasKeyTime bool
 }
@@ -62,6 +64,11 @@ type Result struct {
 	RecordedBy string
 	// Mismatch is set on a Duplicate whose content differs from the first delivery's (Delivery.AcceptMismatch).
 	Mismatch bool
+	// OperationRepeated is set on a Processed message whose operation (the whole of it) had been done before by another
+	// one: what it gives back is that one's.
+	OperationRepeated bool
+	// ProposalUnused is set when fn did not take up the proposed Delivery.Operation.
+	ProposalUnused bool
 	// TxUnused is set when fn never asked for its transaction.
 	TxUnused bool
 	// TxRetries is how often the transaction was run again after a serialization failure; it is set beside an error too.

@@ -70,7 +70,7 @@ func (b *backend) Claim(ctx context.Context, c *engine.Claim, wait time.Duration
 	switch {
 	case err == nil && claimed:
 		t.claim = c
-		return engine.Answer{Tx: t}, nil
+		return engine.Answer{Tx: t, Proposal: request.Proposal}, nil
 	case err == nil && row == nil:
 		row, err = b.readTaken(ctx, t, c)
 	default:
@@ -128,24 +128,34 @@ func (b *backend) begin(ctx context.Context, conn *sql.Conn, wait time.Duration)
 const shortestWriterWait = 50 * time.Millisecond
 
 func (b *backend) insert(ctx context.Context, tx *sql.Tx, c *engine.Claim) (bool, error) {
-	if b.idleTimeout != "" {
-		if _, err := tx.ExecContext(ctx, b.idleTimeout); err != nil {
-			return false, err
-		}
+	if err := b.limitIdleness(ctx, tx); err != nil {
+		return false, err
 	}
-	args := []any{
+	return b.insertRow(ctx, tx, b.sql.LockFirst, b.sql.Claim, c.LockID,
 		b.bytes16(c.Key), b.bytes16(c.Fingerprint), b.time(c.MessageTime),
-		c.Consumer, c.Source, c.MessageID, c.Topic, c.Scope, b.bytes16(c.HorizonID),
+		c.Consumer, c.Source, c.MessageID, c.Topic, c.Scope, b.bytes16(c.HorizonID))
+}
+
+// limitIdleness sets Config.IdleTimeout for the transaction.
+func (b *backend) limitIdleness(ctx context.Context, tx *sql.Tx) error {
+	if b.idleTimeout == "" {
+		return nil
 	}
+	_, err := tx.ExecContext(ctx, b.idleTimeout)
+	return err
+}
+
+// insertRow inserts a row unless its key is taken, and never waits for one who holds the key.
+func (b *backend) insertRow(ctx context.Context, tx *sql.Tx, lockFirst, claim dialect.Statement, lockID int64, args ...any) (bool, error) {
 	if b.config.Dialect == PostgreSQL {
-		args = append(args, c.LockID)
+		args = append(args, lockID)
 	}
-	if b.sql.LockFirst.SQL != "" {
-		if err := tx.QueryRowContext(ctx, b.sql.LockFirst.SQL, b.sql.LockFirst.Args(args...)...).Scan(new(int)); err != nil && !errors.Is(err, sql.ErrNoRows) {
+	if lockFirst.SQL != "" {
+		if err := tx.QueryRowContext(ctx, lockFirst.SQL, lockFirst.Args(args...)...).Scan(new(int)); err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return false, claimBusy(err)
 		}
 	}
-	result, err := tx.ExecContext(ctx, b.sql.Claim.SQL, b.sql.Claim.Args(args...)...)
+	result, err := tx.ExecContext(ctx, claim.SQL, claim.Args(args...)...)
 	if mysqlCode(err) == mysqlDuplicate {
 		return false, nil
 	}
@@ -186,7 +196,11 @@ func (b *backend) scanRow(found *sql.Row) (*engine.Row, error) {
 
 // Probe is engine.Prober's Probe.
 func (b *backend) Probe(ctx context.Context, c *engine.Claim) (free bool, err error) {
-	if b.sql.Probe.SQL == "" {
+	return b.probe(ctx, b.sql.Probe, b.bytes16(c.Key), c.LockID)
+}
+
+func (b *backend) probe(ctx context.Context, probe dialect.Statement, key any, lockID int64) (free bool, err error) {
+	if probe.SQL == "" {
 		return true, nil
 	}
 	conn, err := b.db.Conn(ctx)
@@ -194,8 +208,7 @@ func (b *backend) Probe(ctx context.Context, c *engine.Claim) (free bool, err er
 		return false, err
 	}
 	defer conn.Close() //nolint:errcheck // the connection only goes back
-	args := unprepared(conn, b.bytes16(c.Key), c.LockID)
-	err = conn.QueryRowContext(ctx, b.sql.Probe.SQL, args...).Scan(&free)
+	err = conn.QueryRowContext(ctx, probe.SQL, unprepared(conn, key, lockID)...).Scan(&free)
 	return free, err
 }
 

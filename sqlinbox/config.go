@@ -154,8 +154,10 @@ func (c Config) settings() engine.Settings {
 		CommitTimeout: c.CommitTimeout,
 		DoneTTL:       c.DoneTTL,
 		DoneKeys:      c.DoneKeys,
-		LockSpace:     engine.NewLockSpace(c.Schema, c.prefix(), "inbox"),
 		Logger:        c.Logger,
+
+		LockSpace:          engine.NewLockSpace(c.Schema, c.prefix(), "inbox"),
+		OperationLockSpace: engine.NewLockSpace(c.Schema, c.prefix(), "operations"),
 	}
 }
 

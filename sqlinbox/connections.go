@@ -2,6 +2,7 @@ package sqlinbox
 
 import (
 	"database/sql"
+	"reflect"
 	"sync"
 
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/pgclaim"
@@ -27,6 +28,10 @@ func (c *connections) use(conn *sql.Conn) {
 		return
 	}
 	_ = conn.Raw(func(driverConn any) error {
+		if !reflect.ValueOf(driverConn).Comparable() { // a wrapper's that is no pointer: it may be another one each time
+			c.met()
+			return nil
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if _, known := c.seen[driverConn]; known {

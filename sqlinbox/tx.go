@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	inbox "github.com/watermill-contrib/watermill-inbox"
+	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/dialect"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
 )
 
@@ -40,10 +41,12 @@ type transaction struct {
 	tx      *sql.Tx
 	claim   *engine.Claim  // nil: not of a message
 	pg      *pgconn.PgConn // nil: not pgx, or hidden by a wrapper
-	scope   engine.Scope
-	release context.CancelFunc
-	ended   bool
-	left    <-chan error // of a statement that was left to itself, see within
+
+	operation *engine.OperationClaim // of an operation without a message
+	scope     engine.Scope
+	release   context.CancelFunc
+	ended     bool
+	left      <-chan error // of a statement that was left to itself, see within
 }
 
 func (t *transaction) Scope() *engine.Scope { return &t.scope }
@@ -83,12 +86,19 @@ func (t *transaction) Commit(ctx context.Context, record *engine.Record) error {
 // the server rolls back all of it at a deadlock; a handler that swallows that error goes on outside any transaction.
 // The same read finds a handler that executed COMMIT or ROLLBACK as SQL, which no driver for these databases shows.
 func (t *transaction) stillClaimed(ctx context.Context) error {
-	check := t.backend.sql.Check
-	if check.SQL == "" || t.claim == nil {
+	var check dialect.Statement
+	var key inbox.StorageKey
+	switch {
+	case t.claim != nil:
+		check, key = t.backend.sql.Check, t.claim.Key
+	case t.operation != nil:
+		check, key = t.backend.sql.CheckOperation, t.operation.Key
+	}
+	if check.SQL == "" {
 		return nil
 	}
 	var open, claimed bool
-	err := t.tx.QueryRowContext(ctx, check.SQL, check.Args(t.backend.bytes16(t.claim.Key))...).Scan(&open, &claimed)
+	err := t.tx.QueryRowContext(ctx, check.SQL, check.Args(t.backend.bytes16(key))...).Scan(&open, &claimed)
 	switch {
 	case errors.Is(err, sql.ErrTxDone):
 		return inbox.ErrTxManaged

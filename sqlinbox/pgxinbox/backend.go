@@ -27,16 +27,13 @@ type backend struct {
 // Claim is engine.Backend's Claim. BEGIN and the INSERT go out together; for a taken key ROLLBACK and the read go out
 // together. PostgreSQL's claim never waits, so there is no use for a limit of the wait.
 func (b *backend) Claim(ctx context.Context, c *engine.Claim, _ time.Duration) (engine.Answer, error) {
-	conn, err := b.pool.Acquire(ctx)
+	conn, err := b.acquire(ctx)
 	if err != nil {
 		return engine.Answer{}, err
 	}
-	if !pgclaim.Met(conn.Conn().PgConn(), b) { // it may lead to another server after a fail-over
-		b.met()
-	}
-	tx, claimed, err := b.claimer.Begin(ctx, conn, b.options, c)
+	tx, claimed, proposal, err := b.claimer.Begin(ctx, conn, b.options, c)
 	if err == nil && claimed {
-		return engine.Answer{Tx: newTransaction(conn, tx, b)}, nil
+		return engine.Answer{Tx: newTransaction(conn, tx, b), Proposal: proposal}, nil
 	}
 	// Release puts a connection with an open transaction out of use; it is the way out for every failure.
 	defer conn.Release()
@@ -49,6 +46,15 @@ func (b *backend) Claim(ctx context.Context, c *engine.Claim, _ time.Duration) (
 		return engine.Answer{}, err
 	}
 	return engine.Answer{Row: row}, nil
+}
+
+// acquire takes a connection, and tells of one that was not used before: it may lead to another server after a fail-over.
+func (b *backend) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	conn, err := b.pool.Acquire(ctx)
+	if err == nil && !pgclaim.Met(conn.Conn().PgConn(), b) {
+		b.met()
+	}
+	return conn, err
 }
 
 // Probe is engine.Prober's Probe.

@@ -51,7 +51,7 @@ func (c claimConn) BeginTx(ctx context.Context, options driver.TxOptions) (drive
 		return c.stdConn.BeginTx(ctx, options)
 	}
 	conn := c.Conn()
-	tx, claimed, err := request.Claimer.Begin(ctx, conn, pgx.TxOptions{IsoLevel: isoLevel(sql.IsolationLevel(options.Isolation))}, request.Claim)
+	tx, claimed, proposal, err := request.Claimer.Begin(ctx, conn, pgx.TxOptions{IsoLevel: isoLevel(sql.IsolationLevel(options.Isolation))}, request.Claim)
 	if err != nil {
 		pgclaim.Rollback(ctx, conn, tx)
 		return nil, err
@@ -64,7 +64,7 @@ func (c claimConn) BeginTx(ctx context.Context, options driver.TxOptions) (drive
 		request.Answered = true
 		return overTx{}, nil
 	}
-	request.Answered, request.Claimed = true, true
+	request.Answered, request.Claimed, request.Proposal = true, true, proposal
 	return claimTx{tx, conn, context.WithoutCancel(ctx)}, nil
 }
 

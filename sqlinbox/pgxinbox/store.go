@@ -63,8 +63,10 @@ func NewStore(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, e
 		CommitTimeout: config.CommitTimeout,
 		DoneTTL:       config.DoneTTL,
 		DoneKeys:      config.DoneKeys,
-		LockSpace:     engine.NewLockSpace(config.Schema, prefix, "inbox"),
 		Logger:        config.Logger,
+
+		LockSpace:          engine.NewLockSpace(config.Schema, prefix, "inbox"),
+		OperationLockSpace: engine.NewLockSpace(config.Schema, prefix, "operations"),
 	})
 	b.met = e.ConnectionMet
 	return &Store{e}, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/watermill-contrib/watermill-inbox/inboxtest"
+	"github.com/watermill-contrib/watermill-inbox/sqlinbox/pgxinbox"
 )
 
 // arena is where one contender works: a schema of its own, and pools that nobody else uses.
@@ -21,14 +22,14 @@ type arena struct {
 	config *pgx.ConnConfig
 	admin  *pgx.Conn // never through the proxy
 	proxy  *inboxtest.Proxy
-	atOnce int
+	conns  int // of each pool
 	schema string
 	closes []func()
 }
 
 // newArena makes a schema with the handler's table. With a latency the pools go through a proxy.
-func newArena(ctx context.Context, dsn string, atOnce int, latency time.Duration) (_ *arena, err error) {
-	a := &arena{atOnce: atOnce, schema: "bench_" + strings.ToLower(rand.Text()[:12])}
+func newArena(ctx context.Context, dsn string, conns int, latency time.Duration) (_ *arena, err error) {
+	a := &arena{conns: conns, schema: "bench_" + strings.ToLower(rand.Text()[:12])}
 	defer func() {
 		if err != nil {
 			a.close()
@@ -74,14 +75,14 @@ func (a *arena) create(ctx context.Context, what string) error {
 	return err
 }
 
-// pool gives a pgx pool with a connection for everyone who works at once.
+// pool gives a pgx pool of the arena's number of connections.
 func (a *arena) pool(ctx context.Context) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig("")
 	if err != nil {
 		return nil, err
 	}
 	config.ConnConfig = a.config.Copy()
-	config.MaxConns, config.MinConns = int32(a.atOnce), int32(a.atOnce)
+	config.MaxConns, config.MinConns = int32(a.conns), int32(a.conns)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, err
@@ -90,11 +91,15 @@ func (a *arena) pool(ctx context.Context) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// db gives a database/sql pool on pgx of the same size.
-func (a *arena) db() *sql.DB {
-	db := stdlib.OpenDB(*a.config.Copy())
-	db.SetMaxOpenConns(a.atOnce)
-	db.SetMaxIdleConns(a.atOnce)
+// db gives a database/sql pool of the same size on pgx's own driver.
+func (a *arena) db() *sql.DB { return a.sized(stdlib.OpenDB(*a.config.Copy())) }
+
+// claimDB gives one on the driver that sends the claim together with BEGIN.
+func (a *arena) claimDB() *sql.DB { return a.sized(pgxinbox.OpenDB(*a.config.Copy())) }
+
+func (a *arena) sized(db *sql.DB) *sql.DB {
+	db.SetMaxOpenConns(a.conns)
+	db.SetMaxIdleConns(a.conns)
 	a.onClose(func() { _ = db.Close() })
 	return db
 }

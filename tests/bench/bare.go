@@ -11,6 +11,9 @@ import (
 // insertEffect is the whole work of every handler.
 const insertEffect = "INSERT INTO effects (message_id) VALUES ($1)"
 
+// pgxWork is what a handler does in its transaction.
+type pgxWork = func(ctx context.Context, tx pgx.Tx, msg *message.Message) error
+
 func workPgx(ctx context.Context, tx pgx.Tx, msg *message.Message) error {
 	_, err := tx.Exec(ctx, insertEffect, msg.UUID)
 	return err

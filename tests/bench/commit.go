@@ -14,7 +14,7 @@ import (
 
 // inboxAtCommit is a handler whose write travels with COMMIT.
 func inboxAtCommit(ctx context.Context, a *arena) (handle, error) {
-	store, err := pgxStore(ctx, a)
+	store, err := pgxStore(ctx, a, pgxinbox.Config{})
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +28,7 @@ const outboxMessages = 5
 
 // inboxOutbox is a handler that also writes outgoing messages into watermill-sql's table, with COMMIT.
 func inboxOutbox(ctx context.Context, a *arena) (handle, error) {
-	store, err := pgxStore(ctx, a)
+	store, err := pgxStore(ctx, a, pgxinbox.Config{})
 	if err != nil {
 		return nil, err
 	}
@@ -63,12 +63,4 @@ func inboxOutbox(ctx context.Context, a *arena) (handle, error) {
 		events[0].SetContext(msg.Context())
 		return publisher.Publish("charged", events...)
 	})
-}
-
-func pgxStore(ctx context.Context, a *arena) (inbox.Store, error) {
-	pool, err := a.pool(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return pgxinbox.NewStore(ctx, pool, pgxinbox.Config{InitializeSchema: true})
 }

@@ -14,8 +14,8 @@ type contender struct {
 	name string
 	// against is the contender whose rate is 1; empty for that one itself.
 	against string
-	// goal is the ratio to reach; 0 is none.
-	goal float64
+	// goal is the ratio to reach, goalRate the messages per second; 0 is none.
+	goal, goalRate float64
 	// setup makes its tables in the arena's schema and gives what handles one message, called by many at once.
 	setup func(ctx context.Context, a *arena) (handle, error)
 }
@@ -25,31 +25,44 @@ type handle func(msg *message.Message) error
 // comparison is a table of contenders that do the same work under the same conditions.
 type comparison struct {
 	name       string
-	atOnce     int
+	about      string        // what else to say
+	atOnce     int           // messages
+	conns      int           // of each pool; 0: one for each message
+	copies     int           // of each message, all at once; 0: one
 	latency    time.Duration // added to each round trip
 	duplicates bool          // the messages were handled before
 	contenders []contender
 }
 
+// network is the latency of the comparisons that have one.
+const network = 500 * time.Microsecond
+
 // comparisons lists what is measured. A new row is a contender in one of the lists.
 func comparisons() []comparison {
 	return []comparison{
-		{name: "first deliveries, 0.5 ms network, 8 at once", atOnce: 8, latency: 500 * time.Microsecond, contenders: firstDeliveries(0.95)},
-		{name: "what travels with COMMIT, 0.5 ms network, 8 at once", atOnce: 8, latency: 500 * time.Microsecond, contenders: atCommit()},
-		{name: "first deliveries, loopback, 8 at once", atOnce: 8, contenders: firstDeliveries(0.65)},
-		{name: "first deliveries, loopback, 32 at once", atOnce: 32, contenders: firstDeliveries(0.65)},
-		{name: "duplicates, 0.5 ms network, 8 at once", atOnce: 8, latency: 500 * time.Microsecond, duplicates: true, contenders: duplicates()},
+		{name: "first deliveries, 0.5 ms network, 8 at once", atOnce: 8, latency: network, contenders: firstDeliveries(0.95, 0.95)},
+		{name: "what travels with COMMIT, 0.5 ms network, 8 at once", atOnce: 8, latency: network, contenders: atCommit()},
+		{name: "first deliveries, loopback, 8 at once", atOnce: 8, contenders: firstDeliveries(0.65, 0)},
+		{name: "first deliveries, loopback, 32 at once", atOnce: 32, contenders: firstDeliveries(0.65, 0)},
+		{name: "duplicates, 0.5 ms network, 8 at once", atOnce: 8, latency: network, duplicates: true, contenders: duplicates()},
 		{name: "duplicates, loopback, 8 at once", atOnce: 8, duplicates: true, contenders: duplicates()},
+		{name: "four copies at once in one process, loopback, pool of 8", atOnce: 8, conns: 8, copies: 4, about: aboutCopies, contenders: copiesInOne()},
+		{name: "four copies at once in two processes, loopback, two pools of 8", atOnce: 16, conns: 8, copies: 4, about: aboutTwo, contenders: copiesInTwo()},
+		{name: "other algorithms, first deliveries, 0.5 ms network, 8 at once", atOnce: 8, latency: network, about: aboutPeers, contenders: peers(inboxPgx)},
+		{name: "other algorithms, first deliveries, loopback, 8 at once", atOnce: 8, about: aboutPeers, contenders: peers(inboxPgx)},
+		{name: "other algorithms, duplicates, 0.5 ms network, 8 at once", atOnce: 8, latency: network, duplicates: true, about: aboutPeers, contenders: peers(inboxPgxAsking)},
+		{name: "other algorithms, duplicates, loopback, 8 at once", atOnce: 8, duplicates: true, about: aboutPeers, contenders: peers(inboxPgxAsking)},
 	}
 }
 
-func firstDeliveries(goal float64) []contender {
+func firstDeliveries(pgx, openDB float64) []contender {
 	return []contender{
 		{name: "pgx, bare transaction", setup: barePgx},
 		{name: "pgx, textbook", against: "pgx, bare transaction", setup: textbook},
-		{name: "pgx, inbox", against: "pgx, bare transaction", goal: goal, setup: inboxPgx},
+		{name: "pgx, inbox", against: "pgx, bare transaction", goal: pgx, setup: inboxPgx},
 		{name: "database/sql, bare transaction", setup: bareSQL},
 		{name: "database/sql, inbox", against: "database/sql, bare transaction", setup: inboxSQL},
+		{name: "database/sql, inbox, pgxinbox.OpenDB", against: "database/sql, bare transaction", goal: openDB, setup: inboxOpenDB},
 	}
 }
 
@@ -66,8 +79,10 @@ func duplicates() []contender {
 	return []contender{
 		{name: "pgx, textbook", setup: textbook},
 		{name: "pgx, textbook, unique violation caught", against: "pgx, textbook", setup: textbookCaught},
-		{name: "pgx, inbox", against: "pgx, textbook", setup: inboxPgx},
-		{name: "database/sql, inbox", against: "pgx, textbook", setup: inboxSQL},
+		{name: "pgx, inbox, seen", against: "pgx, textbook", goalRate: 100_000, setup: inboxPgx},
+		{name: "pgx, inbox, DoneTTL -1", against: "pgx, textbook", setup: inboxPgxAsking},
+		{name: "database/sql, inbox, DoneTTL -1", against: "pgx, textbook", setup: inboxSQLAsking},
+		{name: "database/sql, inbox, pgxinbox.OpenDB, DoneTTL -1", against: "pgx, textbook", setup: inboxOpenDBAsking},
 	}
 }
 
@@ -76,9 +91,14 @@ func counted() []contender {
 	return []contender{
 		{name: "pgx, bare transaction", setup: barePgx},
 		{name: "pgx, textbook", setup: textbook},
-		{name: "pgx, inbox", setup: inboxPgx},
+		{name: "pgx, select for update, insert, update", setup: peerOneTransaction},
+		{name: "pgx, the same in two transactions", setup: peerTwoTransactions},
+		{name: "pgx, insert, violation caught at a savepoint", setup: peerSavepoint},
+		{name: "pgx, insert, violation ends the transaction", setup: peerViolation},
+		{name: "pgx, inbox", setup: inboxPgxAsking},
 		{name: "database/sql, bare transaction", setup: bareSQL},
-		{name: "database/sql, inbox", setup: inboxSQL},
+		{name: "database/sql, inbox", setup: inboxSQLAsking},
+		{name: "database/sql, inbox, pgxinbox.OpenDB", setup: inboxOpenDBAsking},
 	}
 }
 
@@ -99,6 +119,9 @@ func chosen(all []comparison, only *regexp.Regexp) []comparison {
 	}
 	return some
 }
+
+// chosenSizes tells whether claim time against table size is wanted by those who asked for it.
+func chosenSizes(only *regexp.Regexp) bool { return only.MatchString("sizes/") }
 
 func chosenContenders(all []contender, only *regexp.Regexp) []contender {
 	return slices.DeleteFunc(all, func(one contender) bool { return !only.MatchString("count/" + one.name) })

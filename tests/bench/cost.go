@@ -61,6 +61,6 @@ func countOne(ctx context.Context, dsn string, one contender) (cost, error) {
 		*step.counts = a.proxy.Counts()
 	}
 	a.proxy.SetLatency(0)
-	c.wal, err = wal(ctx, a, h)
+	c.wal, err = wal(ctx, a, withoutImages, func() error { return deliver(ctx, h, inbox.NewUUID()) })
 	return c, err
 }

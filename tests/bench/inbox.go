@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -15,16 +16,54 @@ const consumer = "billing/charge"
 
 // inboxPgx is a handler behind the middleware on native pgx.
 func inboxPgx(ctx context.Context, a *arena) (handle, error) {
-	store, err := pgxStore(ctx, a)
+	return inboxWith(ctx, a, pgxinbox.Config{}, workPgx)
+}
+
+// inboxPgxAsking is the same without the memory of done keys: the database is asked about every duplicate.
+func inboxPgxAsking(ctx context.Context, a *arena) (handle, error) {
+	return inboxWith(ctx, a, pgxinbox.Config{DoneTTL: -1}, workPgx)
+}
+
+func inboxWith(ctx context.Context, a *arena, config pgxinbox.Config, work pgxWork) (handle, error) {
+	store, err := pgxStore(ctx, a, config)
 	if err != nil {
 		return nil, err
 	}
-	return behind(store, pgxinbox.ConsumerHandler(workPgx))
+	return behind(store, pgxinbox.ConsumerHandler(work))
 }
 
-// inboxSQL is a handler behind the middleware on database/sql.
+func pgxStore(ctx context.Context, a *arena, config pgxinbox.Config) (inbox.Store, error) {
+	pool, err := a.pool(ctx)
+	if err != nil {
+		return nil, err
+	}
+	config.InitializeSchema = true
+	return pgxinbox.NewStore(ctx, pool, config)
+}
+
+// inboxSQL is a handler behind the middleware on database/sql over pgx's own driver.
 func inboxSQL(ctx context.Context, a *arena) (handle, error) {
-	store, err := sqlinbox.NewStore(ctx, a.db(), sqlinbox.Config{Dialect: sqlinbox.PostgreSQL, InitializeSchema: true})
+	return inboxOn(ctx, a.db(), sqlinbox.Config{})
+}
+
+// inboxSQLAsking is the same without the memory of done keys.
+func inboxSQLAsking(ctx context.Context, a *arena) (handle, error) {
+	return inboxOn(ctx, a.db(), sqlinbox.Config{DoneTTL: -1})
+}
+
+// inboxOpenDB is a handler behind the middleware on database/sql over pgxinbox.OpenDB.
+func inboxOpenDB(ctx context.Context, a *arena) (handle, error) {
+	return inboxOn(ctx, a.claimDB(), sqlinbox.Config{})
+}
+
+// inboxOpenDBAsking is the same without the memory of done keys.
+func inboxOpenDBAsking(ctx context.Context, a *arena) (handle, error) {
+	return inboxOn(ctx, a.claimDB(), sqlinbox.Config{DoneTTL: -1})
+}
+
+func inboxOn(ctx context.Context, db *sql.DB, config sqlinbox.Config) (handle, error) {
+	config.Dialect, config.InitializeSchema = sqlinbox.PostgreSQL, true
+	store, err := sqlinbox.NewStore(ctx, db, config)
 	if err != nil {
 		return nil, err
 	}

@@ -2,10 +2,12 @@
 // textbook algorithm take turns in one run, in shuffled order, and each round gives one ratio. Many short rounds are
 // better than few long ones: what else happens on the machine then meets all contenders of a round alike, or few rounds.
 //
-//	go run ./tests/bench                            what docs/benchmarks.md shows
-//	go run ./tests/bench -quick                     a look, in half a minute
+//	go run ./tests/bench -sizes                     what docs/benchmarks.md shows
+//	go run ./tests/bench                            without the large tables
+//	go run ./tests/bench -quick                     a look, in two minutes
 //	go run ./tests/bench -only 'loopback.*/pgx'     some contenders, with those they are measured against
-//	go run ./tests/bench -write docs/benchmarks.md  write it down as well
+//	go run ./tests/bench -sizes -only sizes/        the large tables alone (smaller ones with -quick)
+//	go run ./tests/bench -sizes -write docs/benchmarks.md
 //
 // It finds or starts a server as the tests do. Nothing else should run on the machine meanwhile.
 package main
@@ -30,6 +32,8 @@ type settings struct {
 	rounds  int
 	slot    time.Duration // how long one contender works in one round
 	only    *regexp.Regexp
+	sizes   bool
+	quick   bool
 	write   string
 	profile string
 }
@@ -38,7 +42,8 @@ func parse() (settings, error) {
 	var s settings
 	rounds := flag.Int("rounds", 21, "how many `rounds`, each with every contender once")
 	seconds := flag.Float64("seconds", 0.4, "how many `seconds` a contender works in a round")
-	quick := flag.Bool("quick", false, "5 rounds of 0.2 seconds, unless set")
+	flag.BoolVar(&s.quick, "quick", false, "5 rounds of 0.2 seconds, unless set, and small tables")
+	flag.BoolVar(&s.sizes, "sizes", false, "measure claims against table size too: up to 5 million rows are loaded, some minutes")
 	only := flag.String("only", "", "a `regexp` for comparison/contender")
 	flag.StringVar(&s.write, "write", "", "write the output to a `file` as well")
 	flag.StringVar(&s.profile, "cpuprofile", "", "write a CPU profile to a `file`; its label contender tells whose work it is")
@@ -46,10 +51,10 @@ func parse() (settings, error) {
 
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	if *quick && !given["rounds"] {
+	if s.quick && !given["rounds"] {
 		*rounds = 5
 	}
-	if *quick && !given["seconds"] {
+	if s.quick && !given["seconds"] {
 		*seconds = 0.2
 	}
 	s.rounds, s.slot = *rounds, time.Duration(*seconds*float64(time.Second))
@@ -110,6 +115,13 @@ func run(ctx context.Context, s settings) error {
 		return fmt.Errorf("bench: count: %w", err)
 	}
 	r.costs(costs)
+	if s.sizes && chosenSizes(s.only) {
+		tables, err := measureSizes(ctx, server.Address, newSizing(s.quick))
+		if err != nil {
+			return fmt.Errorf("bench: sizes: %w", err)
+		}
+		r.sizes(tables)
+	}
 	if s.write == "" {
 		return nil
 	}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"runtime/pprof"
@@ -30,7 +32,7 @@ type result struct {
 func measure(ctx context.Context, dsn string, c comparison, s settings) ([]result, error) {
 	entrants := make([]*entrant, len(c.contenders))
 	for i, one := range c.contenders {
-		a, err := newArena(ctx, dsn, c.atOnce, c.latency)
+		a, err := newArena(ctx, dsn, cmp.Or(c.conns, c.atOnce), c.latency)
 		if err != nil {
 			return nil, err
 		}
@@ -61,15 +63,23 @@ func measure(ctx context.Context, dsn string, c comparison, s settings) ([]resul
 			}
 		}
 	}
+	for _, e := range entrants {
+		if err := e.check(ctx); err != nil {
+			return nil, err
+		}
+	}
 	return results, nil
 }
 
 // entrant is a contender that is ready to work.
 type entrant struct {
 	contender
+	arena  *arena
 	handle handle
 	ids    [][]string // by worker, of handled messages; nil: the messages are new
 	atOnce int
+	copies int
+	made   atomic.Int64 // new messages
 }
 
 func enter(ctx context.Context, a *arena, c comparison, one contender) (*entrant, error) {
@@ -77,14 +87,14 @@ func enter(ctx context.Context, a *arena, c comparison, one contender) (*entrant
 	if err != nil {
 		return nil, err
 	}
-	e := &entrant{contender: one, handle: h, atOnce: c.atOnce}
+	e := &entrant{contender: one, arena: a, handle: h, atOnce: c.atOnce, copies: c.copies}
 	if !c.duplicates {
 		return e, nil
 	}
 	ids := make([][]string, c.atOnce)
 	for worker := range ids {
 		for range remembered {
-			id := inbox.NewUUID()
+			id := e.newID()
 			if err := deliver(ctx, h, id); err != nil {
 				return nil, err
 			}
@@ -108,7 +118,7 @@ func (e *entrant) work(ctx context.Context, during time.Duration) (rate float64,
 		wg.Go(func() {
 			pprof.Do(ctx, pprof.Labels("contender", e.name), func(ctx context.Context) {
 				for n := 0; errs[worker] == nil && time.Since(begin) < during; n++ {
-					errs[worker] = deliver(ctx, e.handle, e.id(worker, n))
+					errs[worker] = e.deliver(ctx, e.id(worker, n))
 					count.Add(1)
 				}
 			})
@@ -120,16 +130,45 @@ func (e *entrant) work(ctx context.Context, during time.Duration) (rate float64,
 
 func (e *entrant) id(worker, n int) string {
 	if e.ids == nil {
-		return inbox.NewUUID()
+		return e.newID()
 	}
 	return e.ids[worker][n%len(e.ids[worker])]
+}
+
+func (e *entrant) newID() string {
+	e.made.Add(1)
+	return inbox.NewUUID()
+}
+
+// check fails unless each message was handled once: a contender that does less than it should would look fast.
+func (e *entrant) check(ctx context.Context) error {
+	var effects, messages int64
+	err := e.arena.admin.QueryRow(ctx, "SELECT count(*), count(DISTINCT message_id) FROM effects").Scan(&effects, &messages)
+	if err != nil {
+		return err
+	}
+	if made := e.made.Load(); effects != made || messages != made {
+		return fmt.Errorf("%s: %d messages, %d handled, %d effects", e.name, made, messages, effects)
+	}
+	return nil
+}
+
+func (e *entrant) deliver(ctx context.Context, id string) error {
+	if e.copies > 1 {
+		return deliverCopies(ctx, e.handle, id, e.copies)
+	}
+	return deliver(ctx, e.handle, id)
 }
 
 // deliver hands over a message as subscribers make it, with a context that can be cancelled.
 func deliver(ctx context.Context, h handle, id string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	msg := message.NewMessage(id, []byte(`{"order_id":42,"amount":"12.50","currency":"EUR"}`))
+	msg := newMessage(id)
 	msg.SetContext(ctx)
 	return h(msg)
+}
+
+func newMessage(id string) *message.Message {
+	return message.NewMessage(id, []byte(`{"order_id":42,"amount":"12.50","currency":"EUR"}`))
 }

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -42,8 +40,7 @@ func textbook(ctx context.Context, a *arena) (handle, error) {
 func textbookCaught(ctx context.Context, a *arena) (handle, error) {
 	return textbookWith(ctx, a, func(ctx context.Context, tx pgx.Tx, id string) (bool, error) {
 		_, err := tx.Exec(ctx, textbookInsert, consumer, id)
-		var violation *pgconn.PgError
-		if errors.As(err, &violation) && violation.Code == "23505" {
+		if isViolation(err) {
 			return false, nil
 		}
 		return true, err

@@ -29,6 +29,15 @@ type Statements struct {
 	Record Statement
 	// Forget deletes records. On PostgreSQL its argument is an array of keys, elsewhere one key.
 	Forget Statement
+	// ClaimOperation inserts the row of a new operation (key, fingerprint, scope, operation id, number of the advisory
+	// lock): one row inserted means claimed. LockOperationFirst is its LockFirst, ProbeOperation its Probe.
+	ClaimOperation, LockOperationFirst, ProbeOperation Statement
+	// FindOperation gives fingerprint, scope, operation id, result and messages of an operation (key), or no row.
+	FindOperation Statement
+	// KeepResult writes the result of an operation (key, result, messages); DropOperation deletes it (key).
+	KeepResult, DropOperation Statement
+	// CheckOperation is Check for an operation without a message.
+	CheckOperation Statement
 	// PutScheme registers a consumer's key scheme unless it has one (id, consumer, scheme); GetScheme reads it (id).
 	PutScheme, GetScheme Statement
 }
@@ -66,11 +75,13 @@ func positional(sql string) Statement {
 // templates are Statements before the tables are filled in.
 type templates struct {
 	Claim, LockFirst, Probe, Check, Lookup, Find, Record, Forget, PutScheme, GetScheme string
+
+	ClaimOperation, LockOperationFirst, ProbeOperation, FindOperation, KeepResult, DropOperation, CheckOperation string
 }
 
 // Names are the tables of one inbox, quoted and qualified.
 type Names struct {
-	Inbox, Produced, Horizons, Consumers, Migrations string
+	Inbox, Produced, Operations, Horizons, Consumers, Migrations string
 }
 
 var namePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,39}$`)
@@ -82,7 +93,7 @@ const NameRule = "must be a letter or underscore and up to 39 more letters, digi
 func ValidName(name string) bool { return namePattern.MatchString(name) }
 
 // suffixes are those of the tables, to be put behind the prefix.
-var suffixes = [...]string{"", "_produced", "_consumers", "_horizons", "_migrations"}
+var suffixes = [...]string{"", "_produced", "_operations", "_consumers", "_horizons", "_migrations"}
 
 // NewNames gives the tables for a prefix in a schema; an empty schema leaves them unqualified.
 func NewNames(schema, prefix string, quote func(string) string) Names {
@@ -90,6 +101,7 @@ func NewNames(schema, prefix string, quote func(string) string) Names {
 	return Names{
 		Inbox:      name(""),
 		Produced:   name("_produced"),
+		Operations: name("_operations"),
 		Consumers:  name("_consumers"),
 		Horizons:   name("_horizons"),
 		Migrations: name("_migrations"),
@@ -103,10 +115,10 @@ func qualified(schema, table string, quote func(string) string) string {
 	return quote(schema) + "." + quote(table)
 }
 
-// fill puts the tables' names into SQL written with {inbox}, {produced}, {horizons}, {consumers}, {migrations}.
+// fill puts the tables' names into SQL written with {inbox}, {produced}, {operations}, {horizons}, {consumers}, {migrations}.
 func (n Names) fill(sql string) string {
 	return strings.NewReplacer(
-		"{inbox}", n.Inbox, "{produced}", n.Produced, "{horizons}", n.Horizons, "{consumers}", n.Consumers, "{migrations}", n.Migrations,
+		"{inbox}", n.Inbox, "{produced}", n.Produced, "{operations}", n.Operations, "{horizons}", n.Horizons, "{consumers}", n.Consumers, "{migrations}", n.Migrations,
 	).Replace(strings.TrimSpace(sql))
 }
 
@@ -136,6 +148,9 @@ func (d Dialect) Statements(n Names) Statements {
 		Claim: statement(t.Claim), LockFirst: statement(t.LockFirst), Probe: statement(t.Probe),
 		Check: statement(t.Check), Lookup: statement(t.Lookup), Find: statement(t.Find),
 		Record: statement(t.Record), Forget: statement(t.Forget),
+		ClaimOperation: statement(t.ClaimOperation), LockOperationFirst: statement(t.LockOperationFirst),
+		ProbeOperation: statement(t.ProbeOperation), FindOperation: statement(t.FindOperation),
+		KeepResult: statement(t.KeepResult), DropOperation: statement(t.DropOperation), CheckOperation: statement(t.CheckOperation),
 		PutScheme: statement(t.PutScheme), GetScheme: statement(t.GetScheme),
 	}
 }

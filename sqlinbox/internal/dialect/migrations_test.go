@@ -70,7 +70,7 @@ func TestStatementsAreTheWholeFile(t *testing.T) {
 			require.NotContains(t, bare, ";", "%s holds two statements", file)
 			require.Regexp(t, `^(CREATE|DROP|ALTER) `, bare, file)
 			require.Equal(t, strings.Count(bare, "("), strings.Count(bare, ")"), "%s: %s", file, bare)
-			require.Regexp(t, `\{(inbox|produced|horizons|consumers)\}`, bare, file)
+			require.Regexp(t, `\{(inbox|produced|operations|horizons|consumers)\}`, bare, file)
 		}
 		return nil
 	}))

@@ -9,7 +9,10 @@ import "strings"
 func MariaDB() Dialect {
 	d := mysql()
 	d.templates.Check = "SELECT @@in_transaction, EXISTS (SELECT 1 FROM {inbox} WHERE `key` = ?1)"
-	d.templates.Claim = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR " + strings.TrimSpace(d.templates.Claim)
+	d.templates.CheckOperation = "SELECT @@in_transaction, EXISTS (SELECT 1 FROM {operations} WHERE `key` = ?1)"
+	for _, claim := range []*string{&d.templates.Claim, &d.templates.ClaimOperation} {
+		*claim = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR " + strings.TrimSpace(*claim)
+	}
 	return d
 }
 
@@ -18,6 +21,8 @@ func MariaDB() Dialect {
 func MySQL() Dialect {
 	d := mysql()
 	d.templates.Check = "SELECT 1, EXISTS (SELECT 1 FROM {inbox} WHERE `key` = ?1)"
+	d.templates.CheckOperation = "SELECT 1, EXISTS (SELECT 1 FROM {operations} WHERE `key` = ?1)"
+	d.templates.LockOperationFirst = "SELECT 1 FROM {operations} WHERE `key` = ?1 FOR UPDATE NOWAIT"
 	d.templates.LockFirst = "SELECT 1 FROM {inbox} WHERE `key` = ?1 FOR UPDATE NOWAIT"
 	return d
 }
@@ -43,6 +48,11 @@ FROM (SELECT 1) AS one LEFT JOIN {inbox} AS m ON m.` + "`key`" + ` = ?1 LEFT JOI
 
 			Record: "INSERT INTO {produced} (`key`, recorded_at, handler, messages) VALUES (?1, UTC_TIMESTAMP(6), ?2, ?3)",
 			Forget: "DELETE FROM {produced} WHERE `key` = ?1",
+
+			ClaimOperation: "INSERT INTO {operations} (`key`, fingerprint, created_at, scope, operation_id) VALUES (?1, ?2, UTC_TIMESTAMP(6), ?3, ?4)",
+			FindOperation:  "SELECT fingerprint, scope, operation_id, result, messages FROM {operations} WHERE `key` = ?1",
+			KeepResult:     "UPDATE {operations} SET result = ?2, messages = ?3 WHERE `key` = ?1",
+			DropOperation:  "DELETE FROM {operations} WHERE `key` = ?1",
 
 			PutScheme: `INSERT INTO {consumers} (id, consumer, key_scheme, created_at) VALUES (?1, ?2, ?3, UTC_TIMESTAMP(6))`,
 			GetScheme: `SELECT key_scheme FROM {consumers} WHERE id = ?1`,

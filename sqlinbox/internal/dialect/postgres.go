@@ -24,7 +24,7 @@ WHERE pg_try_advisory_xact_lock($10::bigint)
   AND NOT EXISTS (SELECT FROM {horizons} WHERE id = $9::uuid AND horizon >= $3::timestamptz)
 ON CONFLICT (key) DO NOTHING`,
 
-			// These three are never prepared: a plan made while the table was small would stay a sequential scan. The lock
+			// These three, and the like for operations, are never prepared: a plan made while the table was small would stay a sequential scan. The lock
 			// of Probe ends with its statement. Find is planned in a third of the time that Lookup takes.
 			Probe: `SELECT pg_try_advisory_xact_lock($2::bigint) OR EXISTS (SELECT FROM {inbox} WHERE key = $1::uuid)`,
 			Find: `
@@ -42,6 +42,17 @@ FROM (SELECT 1) AS one LEFT JOIN {inbox} AS m ON m.key = $1::uuid LEFT JOIN {pro
 			Forget: `
 DELETE FROM {produced} WHERE key IN (
   SELECT key FROM {produced} WHERE key = ANY ($1::uuid[]) ORDER BY key FOR UPDATE SKIP LOCKED)`,
+
+			// An operation's claim is that of a message, without a horizon.
+			ClaimOperation: `
+INSERT INTO {operations} (key, fingerprint, created_at, scope, operation_id)
+SELECT $1::uuid, $2::uuid, now(), $3::text, $4::text
+WHERE pg_try_advisory_xact_lock($5::bigint)
+ON CONFLICT (key) DO NOTHING`,
+			ProbeOperation: `SELECT pg_try_advisory_xact_lock($2::bigint) OR EXISTS (SELECT FROM {operations} WHERE key = $1::uuid)`,
+			FindOperation:  `SELECT fingerprint, scope, operation_id, result, messages FROM {operations} WHERE key = $1::uuid`,
+			KeepResult:     `UPDATE {operations} SET result = $2, messages = $3 WHERE key = $1`,
+			DropOperation:  `DELETE FROM {operations} WHERE key = $1`,
 
 			PutScheme: `INSERT INTO {consumers} (id, consumer, key_scheme) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING`,
 			GetScheme: `SELECT key_scheme FROM {consumers} WHERE id = $1`,

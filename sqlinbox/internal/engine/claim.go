@@ -21,7 +21,8 @@ type Claim struct {
 	Topic       string
 	Scope       string // of the horizon; empty: the whole (consumer, source)
 	HorizonID   inbox.StorageKey
-	LockID      int64 // of the advisory lock
+	LockID      int64           // of the advisory lock
+	Operation   *OperationClaim // proposed, to be claimed with it where that costs no round trip; nil: none
 }
 
 func newClaim(d inbox.Delivery, key inbox.StorageKey, space LockSpace) *Claim {

@@ -28,8 +28,9 @@ type Backend interface {
 
 // Answer is what a claim found.
 type Answer struct {
-	Tx  Tx
-	Row *Row
+	Tx       Tx
+	Row      *Row
+	Proposal Proposal // beside a Tx: what became of the claim's Operation
 }
 
 // Tx is the transaction of a claimed message. Rollback gives the connection back and can always be called, also after
@@ -47,7 +48,8 @@ type Engine struct {
 	settings Settings
 	schemes  sync.Map // consumer → key scheme, once it is known
 
-	flight     flight
+	flight     flight // of messages
+	operations flight
 	done       doneKeys
 	forgetting forgetting
 }
@@ -77,6 +79,9 @@ func (e *Engine) InFlight() (messages int, oldest time.Duration) {
 // Process is inbox.Store's Process.
 func (e *Engine) Process(ctx context.Context, d inbox.Delivery, fn inbox.Func) (inbox.Result, error) {
 	p := &process{Engine: e, d: d, key: d.StorageKey()}
+	if scopeFrom(ctx) != nil { // of another store, or an operation's
+		return p.result, p.fail(inbox.PhaseClaim, inbox.ErrNested)
+	}
 	if known, ok := e.done.get(p.key, d.Key); ok {
 		return p.answer(known)
 	}
@@ -89,6 +94,9 @@ func (e *Engine) Process(ctx context.Context, d inbox.Delivery, fn inbox.Func) (
 	}
 
 	p.claim = newClaim(d, p.key, e.settings.LockSpace)
+	if d.Operation != nil {
+		p.claim.Operation = e.newOperationClaim(*d.Operation)
+	}
 	for {
 		done, err := p.try(ctx, fn)
 		if done || err != nil {
@@ -124,12 +132,15 @@ func (p *process) try(ctx context.Context, fn inbox.Func) (done bool, err error)
 		return false, p.fail(inbox.PhaseClaim, err)
 	case err != nil && p.tryClaimAgain(ctx, err):
 		return false, nil
-	case err != nil && p.fault(err) == FaultBusy:
+	case err != nil && p.faultOf(err) == FaultBusy:
 		p.result.Wait += time.Since(began)
 		return false, p.waitTurn(ctx, err)
 	case err != nil:
 		return false, p.fail(inbox.PhaseClaim, p.claimError(err))
 	case answer.Tx != nil:
+		if answer.Proposal != NoProposal {
+			answer.Tx.Scope().operations.propose(p.claim.Operation, answer.Proposal)
+		}
 		return p.run(ctx, answer.Tx, fn)
 	case answer.Row != nil:
 		if busy := !answer.Row.Found && !answer.Row.Late; !busy {
@@ -155,7 +166,7 @@ func (p *process) tryClaimAgain(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	switch p.fault(err) {
+	switch p.faultOf(err) {
 	case FaultSerialization:
 		return p.retry(ctx, err)
 	case FaultLost: // an idle connection that a restart or a proxy had killed: the pool gives another one
@@ -175,12 +186,14 @@ func (p *process) tryClaimAgain(ctx context.Context, err error) bool {
 // The rollback in the defer is for panics and runtime.Goexit: whatever the handler does, the connection goes back.
 func (p *process) run(ctx context.Context, tx Tx, fn inbox.Func) (done bool, err error) {
 	scope := tx.Scope()
+	scope.engine, scope.tx, scope.record = p.Engine, tx, p.d.Record
 	ended := false
 	defer func() {
 		scope.close()
 		if !ended {
 			_ = p.rollback(ctx, tx)
 		}
+		scope.release()
 	}()
 
 	messages, err := fn(withScope(ctx, scope))
@@ -191,7 +204,12 @@ func (p *process) run(ctx context.Context, tx Tx, fn inbox.Func) (done bool, err
 	}
 
 	record := p.record(messages)
-	err = p.commit(ctx, tx, record)
+	if err = p.dropProposal(ctx, scope); err == nil {
+		if p.result.OperationRepeated = scope.repeated.Load(); p.result.OperationRepeated {
+			record = nil // recorded with the operation
+		}
+		err = p.commit(ctx, tx, record)
+	}
 	if err != nil {
 		_ = p.rollback(ctx, tx)
 	}
@@ -199,10 +217,44 @@ func (p *process) run(ctx context.Context, tx Tx, fn inbox.Func) (done bool, err
 	if err != nil {
 		return false, p.commitFailed(ctx, err)
 	}
-	p.remember(p.d.Fingerprint, record != nil)
+	if p.claim != nil {
+		p.remember(p.d.Fingerprint, record != nil)
+	}
 	p.result.Outcome, p.result.Messages = inbox.OutcomeProcessed, messages
-	p.result.TxUnused = !scope.used.Load()
+	p.result.TxUnused = !scope.used.Load() && !p.result.OperationRepeated
 	return true, nil
+}
+
+// dropProposal deletes the operation that was claimed with the message if the handler did not take it up: nothing may be
+// remembered of an operation that was not asked for.
+func (p *process) dropProposal(ctx context.Context, scope *Scope) error {
+	claim, proposal := scope.operations.unused()
+	p.result.ProposalUnused = proposal != NoProposal
+	tx, ok := scope.tx.(OperationTx)
+	if proposal != ProposalClaimed || !ok {
+		return nil
+	}
+	return tx.Drop(context.WithoutCancel(ctx), claim)
+}
+
+// operationDoomed tells whether the whole transaction is to be run again for what an operation met in it, and waits
+// before that if the operation is somebody else's now.
+func (p *process) operationDoomed(ctx context.Context, doom error) (again bool, err error) {
+	var operation *inbox.OperationError
+	if !errors.As(doom, &operation) {
+		return false, nil
+	}
+	var busy *busyOperation
+	switch {
+	case errors.As(doom, &busy):
+		if err := p.waitOperation(ctx, busy.claim); err != nil {
+			return false, p.fail(inbox.PhaseHandle, &inbox.OperationError{Scope: operation.Scope, ID: operation.ID, Err: err})
+		}
+		return true, nil
+	case p.backend.Fault(doom) == FaultSerialization:
+		return p.retry(ctx, doom), nil
+	}
+	return false, nil
 }
 
 // handlerFailed rolls back and gives the error to return; nil when the transaction is to be run again.
@@ -221,6 +273,9 @@ func (p *process) handlerFailed(ctx context.Context, tx Tx, err, doom error) err
 	if fault == FaultSerialization && doom == nil && p.retry(ctx, err) {
 		return nil
 	}
+	if again, waitErr := p.operationDoomed(ctx, doom); again || waitErr != nil {
+		return waitErr
+	}
 	switch {
 	case err == nil:
 	case rollbackErr != nil:
@@ -237,7 +292,7 @@ func (p *process) commitFailed(ctx context.Context, err error) error {
 	if errors.Is(err, inbox.ErrTxManaged) || errors.Is(err, inbox.ErrTxAborted) || errors.Is(err, inbox.ErrTxBusy) {
 		return p.fail(inbox.PhaseHandle, err)
 	}
-	switch f := p.fault(err); f {
+	switch f := p.faultOf(err); f {
 	case FaultSerialization, FaultBusy:
 		if p.retry(ctx, err) {
 			return nil
@@ -287,7 +342,7 @@ func (p *process) fail(phase inbox.Phase, err error) error {
 // join keeps the handler's own error in front of what doomed its transaction.
 func join(err, doom error) error {
 	switch {
-	case doom == nil:
+	case doom == nil || errors.Is(err, doom):
 		return err
 	case err == nil:
 		return doom

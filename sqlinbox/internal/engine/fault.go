@@ -41,15 +41,15 @@ func (f Fault) sentinel() error {
 	return nil
 }
 
-// fault is the kind of trouble of one of the engine's own statements: one that the database did not answer is lost.
+// faultOf is the kind of trouble of one of the engine's own statements: one that the database did not answer is lost.
 // (An error of the handler is not judged so: its connection refused may be some other server's.)
-func (p *process) fault(err error) Fault {
-	f := p.backend.Fault(err)
+func (e *Engine) faultOf(err error) Fault {
+	f := e.backend.Fault(err)
 	if f == FaultNone {
 		f = FaultLost
 	}
 	if f == FaultLost {
-		p.done.empty()
+		e.done.empty()
 	}
 	return f
 }
@@ -57,7 +57,7 @@ func (p *process) fault(err error) Fault {
 // claimError names what went wrong with a claim. Its values are bound and encoded, so whatever the database has against
 // it, another message would have met it too: it is never the message's fault.
 func (p *process) claimError(err error) error {
-	f := p.fault(err)
+	f := p.faultOf(err)
 	if f == FaultOther {
 		f = FaultUnavailable
 	}

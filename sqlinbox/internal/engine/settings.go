@@ -23,8 +23,10 @@ type Settings struct {
 	CommitTimeout time.Duration // limit of a commit or rollback, which do not obey the message's context
 	DoneTTL       time.Duration // how long a message is known to be handled without asking the database
 	DoneKeys      int           // how many such messages
-	LockSpace     LockSpace     // what keeps the locks of two inboxes in one database apart
-	Logger        watermill.LoggerAdapter
+	// OperationLockSpace is LockSpace for operations.
+	OperationLockSpace LockSpace
+	LockSpace          LockSpace // what keeps the locks of two inboxes in one database apart
+	Logger             watermill.LoggerAdapter
 }
 
 // resolved gives the settings with 0 turned into the default and -1 into none.

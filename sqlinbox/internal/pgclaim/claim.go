@@ -25,29 +25,65 @@ type Claimer struct {
 	IdleTimeout string // a statement, or empty
 }
 
-// Begin sends BEGIN and the INSERT. The transaction is there also beside an error, to be rolled back.
-func (c *Claimer) Begin(ctx context.Context, conn Sender, options pgx.TxOptions, claim *engine.Claim) (tx pgx.Tx, claimed bool, err error) {
+// Begin sends BEGIN and the INSERT, and with it that of the proposed operation, if any. The transaction is there also
+// beside an error, to be rolled back.
+func (c *Claimer) Begin(ctx context.Context, conn Sender, options pgx.TxOptions, claim *engine.Claim) (tx pgx.Tx, claimed bool, proposal engine.Proposal, err error) {
+	batch := c.batch(options)
+	batch.Queue(c.SQL.Claim.SQL,
+		UUID(claim.Key), UUID(claim.Fingerprint), timestamp(claim.MessageTime),
+		claim.Consumer, claim.Source, claim.MessageID, claim.Topic, claim.Scope, UUID(claim.HorizonID), claim.LockID)
+
+	proposed := claim.Operation != nil
+	if proposed {
+		batch.Queue(c.SQL.ClaimOperation.SQL, OperationArgs(claim.Operation)...)
+	}
+	tx, inserted, err := send(ctx, conn, batch)
+	if err != nil {
+		return tx, false, engine.NoProposal, err
+	}
+	if proposed {
+		proposal = engine.ProposalTaken
+		if inserted[len(inserted)-1] {
+			proposal = engine.ProposalClaimed
+		}
+		inserted = inserted[:len(inserted)-1]
+	}
+	return tx, inserted[len(inserted)-1], proposal, nil
+}
+
+// BeginOperation is Begin for an operation without a message.
+func (c *Claimer) BeginOperation(ctx context.Context, conn Sender, options pgx.TxOptions, claim *engine.OperationClaim) (tx pgx.Tx, claimed bool, err error) {
+	batch := c.batch(options)
+	batch.Queue(c.SQL.ClaimOperation.SQL, OperationArgs(claim)...)
+	tx, inserted, err := send(ctx, conn, batch)
+	return tx, err == nil && inserted[len(inserted)-1], err
+}
+
+func (c *Claimer) batch(options pgx.TxOptions) *pgx.Batch {
 	batch := &pgx.Batch{}
 	batch.BeginTx(options)
 	if c.IdleTimeout != "" {
 		batch.Queue(c.IdleTimeout)
 	}
-	batch.Queue(c.SQL.Claim.SQL,
-		UUID(claim.Key), UUID(claim.Fingerprint), timestamp(claim.MessageTime),
-		claim.Consumer, claim.Source, claim.MessageID, claim.Topic, claim.Scope, UUID(claim.HorizonID), claim.LockID)
+	return batch
+}
 
+// send tells for each statement whether it inserted a row.
+func send(ctx context.Context, conn Sender, batch *pgx.Batch) (tx pgx.Tx, inserted []bool, err error) {
 	results := conn.SendBatch(ctx, batch)
 	tx = results.Tx()
-	var tag pgconn.CommandTag
+	inserted = make([]bool, 0, 4)
 	for range batch.QueuedQueries {
+		var tag pgconn.CommandTag
 		if tag, err = results.Exec(); err != nil {
 			break
 		}
+		inserted = append(inserted, tag.RowsAffected() == 1)
 	}
 	if closeErr := results.Close(); err == nil {
 		err = closeErr
 	}
-	return tx, tag.RowsAffected() == 1, err
+	return tx, inserted, err
 }
 
 // Rollback ends a transaction whose claim failed. Its connection may be lost, so there is a limit to the wait.
@@ -84,6 +120,48 @@ func (c *Claimer) Taken(ctx context.Context, pg *pgconn.PgConn, claim *engine.Cl
 		return nil, errUnexpected
 	}
 	return rowOf(why.Rows[0])
+}
+
+// OperationArgs are the arguments of an operation's claim.
+func OperationArgs(c *engine.OperationClaim) []any {
+	return []any{UUID(c.Key), UUID(c.Fingerprint), c.Scope, c.ID, c.LockID}
+}
+
+// TakenOperation is Taken for an operation; nil: nothing stands under the key.
+func (c *Claimer) TakenOperation(ctx context.Context, pg *pgconn.PgConn, claim *engine.OperationClaim) (*engine.OperationRow, error) {
+	batch := &pgconn.Batch{}
+	batch.ExecParams("rollback", nil, nil, nil, nil)
+	c.queueFind(batch, claim)
+	return operationRow(pg.ExecBatch(ctx, batch).ReadAll())
+}
+
+// ReadOperation reads what stands under the key, inside a transaction.
+func (c *Claimer) ReadOperation(ctx context.Context, pg *pgconn.PgConn, claim *engine.OperationClaim) (*engine.OperationRow, error) {
+	batch := &pgconn.Batch{}
+	c.queueFind(batch, claim)
+	return operationRow(pg.ExecBatch(ctx, batch).ReadAll())
+}
+
+func (c *Claimer) queueFind(batch *pgconn.Batch, claim *engine.OperationClaim) {
+	batch.ExecParams(c.SQL.FindOperation.SQL, [][]byte{[]byte(claim.Key.String())}, nil, nil, binary)
+}
+
+// operationRow is the one row of the last result, if any.
+func operationRow(results []*pgconn.Result, err error) (*engine.OperationRow, error) {
+	if err != nil {
+		return nil, err
+	}
+	rows := results[len(results)-1].Rows
+	if len(rows) == 0 {
+		return nil, nil //nolint:nilnil // nothing is there
+	}
+	values := rows[0]
+	if len(values) != 5 {
+		return nil, errUnexpected
+	}
+	row := &engine.OperationRow{Scope: string(values[1]), ID: string(values[2]), Result: values[3], Messages: values[4]}
+	copy(row.Fingerprint[:], values[0])
+	return row, nil
 }
 
 var (

@@ -3,6 +3,8 @@ package pgclaim
 import (
 	"context"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
 )
 
@@ -16,6 +18,7 @@ type Request struct {
 	// gave is over already, and Row is what stands under the key.
 	Answered, Claimed bool
 	Row               *engine.Row
+	Proposal          engine.Proposal // beside Claimed: what became of the claim's Operation
 }
 
 type requestKey struct{}
@@ -31,7 +34,7 @@ func WithRequest(ctx context.Context, r *Request) context.Context {
 func RequestFrom(ctx context.Context) *Request {
 	r, _ := ctx.Value(requestKey{}).(*Request)
 	if r != nil {
-		r.Answered, r.Claimed, r.Row = false, false, nil
+		r.Answered, r.Claimed, r.Row, r.Proposal = false, false, nil, engine.NoProposal
 	}
 	return r
 }
