@@ -117,7 +117,7 @@ func (c Config) Validate() error {
 }
 
 // isNil finds a nil pointer inside an interface too: a forgotten error check often leaves one.
-func isNil(store Store) bool {
+func isNil(store any) bool {
 	if store == nil {
 		return true
 	}

@@ -14,13 +14,15 @@ import (
 
 // delivery is one message on its way through the middleware.
 type delivery struct {
-	in    *Inbox
-	msg   *message.Message
-	next  message.HandlerFunc
-	ctx   context.Context //nolint:containedctx // the message's own, given back when the delivery is over
-	d     Delivery
-	start time.Time
-	guard *guard
+	in     *Inbox
+	store  Store // the inbox's, or the lease of a message from its queue
+	leased bool
+	msg    *message.Message
+	next   message.HandlerFunc
+	ctx    context.Context //nolint:containedctx // the message's own, given back when the delivery is over
+	d      Delivery
+	start  time.Time
+	guard  *guard
 }
 
 func (v *delivery) process() (produced []*message.Message, err error) {
@@ -39,7 +41,7 @@ func (v *delivery) process() (produced []*message.Message, err error) {
 		}
 	}()
 
-	result, err := v.in.store.Process(ctx, v.d, v.work(arrived))
+	result, err := v.store.Process(ctx, v.d, v.work(arrived))
 	returned = true
 	if err == nil {
 		if err = v.checkReplay(result); err != nil {
@@ -51,7 +53,9 @@ func (v *delivery) process() (produced []*message.Message, err error) {
 	}
 	if len(result.Messages) > 0 {
 		v.logReplay(result)
-		v.watch()
+		if !v.leased { // the queue knows of the ack itself
+			v.watch()
+		}
 	}
 	return result.Messages, nil
 }

@@ -57,6 +57,15 @@ var (
 	ErrNested = errors.New("an inbox inside another open transaction of an inbox or operation: two transactions cannot commit together; add the inbox middleware once, and businesskey inside it")
 	// ErrNoScope means that an operation outside any message has no scope.
 	ErrNoScope = errors.New("no scope for the operation: set Operation.Scope or businesskey.Config.Scope")
+	// ErrNoQueue means that the store cannot keep messages for later.
+	ErrNoQueue = errors.New("the store has no queue: use a sqlinbox.Store or pgxinbox.Store")
+	// ErrNotLeased means that a step or an idempotency key was asked for outside a message from the queue.
+	ErrNotLeased = errors.New("not a message from the queue: Step belongs into the handler of a two-phase consumer")
+	// ErrTxOpen means that a step was asked for after the transaction that completes the message had begun.
+	ErrTxOpen = errors.New("the message's transaction is open: do what takes long before TxFromContext")
+	// ErrLeaseLost means that the message was given to another worker meanwhile, because its lease was not renewed in time;
+	// nothing of this attempt is committed.
+	ErrLeaseLost = errors.New("the lease of the message is lost: another worker may have it")
 	// ErrNoPublishTopic means that there are messages to publish in a handler that has no publish topic.
 	ErrNoPublishTopic = errors.New("the handler has no publish topic: register it with AddHandler")
 	// ErrNoTx means that the context carries no open transaction of the store that was asked.
@@ -81,7 +90,7 @@ var permanentErrors = [...]error{
 
 var transientErrors = [...]error{
 	context.Canceled, context.DeadlineExceeded,
-	ErrInFlight, ErrNoConsumer, ErrKeyScheme, ErrNoPartition, ErrTxManaged, ErrTxAborted, ErrTxBusy, ErrNested, ErrNoScope, ErrNoPublishTopic,
+	ErrInFlight, ErrNoConsumer, ErrKeyScheme, ErrNoPartition, ErrTxManaged, ErrTxAborted, ErrTxBusy, ErrNested, ErrNoScope, ErrNoQueue, ErrNotLeased, ErrTxOpen, ErrLeaseLost, ErrNoPublishTopic,
 	ErrNoTx, ErrSchema,
 	ErrReadOnly, ErrSerialization, ErrUnavailable, ErrCommitUnknown,
 }
@@ -113,6 +122,7 @@ const (
 	PhaseClaim    Phase = "claim"    // beginning the transaction and claiming the id
 	PhaseHandle   Phase = "handle"   // the handler
 	PhaseCommit   Phase = "commit"   // committing
+	PhaseStore    Phase = "store"    // storing it for later
 )
 
 // Error tells what happened to which message. Everything the middleware returns is an *Error; errors.Is and

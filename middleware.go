@@ -17,6 +17,8 @@ type Inbox struct {
 	store  Store
 	config Config
 	said   sync.Map // what was already logged once per handler
+
+	intakes sync.Map // the names of the handlers that TwoPhase registered as intakes
 }
 
 // New gives an Inbox over store, whose memory it uses. It returns a [*ConfigError] for a nil store or a bad value.
@@ -46,12 +48,15 @@ func (in *Inbox) As(name string) message.HandlerMiddleware {
 }
 
 func (in *Inbox) handle(msg *message.Message, next message.HandlerFunc, as string) ([]*message.Message, error) {
+	if _, intake := in.intakes.Load(message.HandlerNameFromCtx(msg.Context())); intake {
+		return next(msg)
+	}
 	if in.config.Bypass != nil && in.config.Bypass(msg) {
 		return in.bypass(msg, next)
 	}
 
-	run := delivery{in: in, msg: msg, next: next, ctx: msg.Context(), start: time.Now()}
-	d, err := in.identify(msg, as)
+	run := delivery{in: in, store: in.store, msg: msg, next: next, ctx: msg.Context(), start: time.Now()}
+	d, err := in.delivery(&run, as)
 	run.d = d
 	if err != nil {
 		return nil, run.end(Result{}, &Error{Phase: PhaseIdentify, Key: d.Key, Handler: d.Handler, Err: err})
@@ -65,6 +70,19 @@ func (in *Inbox) handle(msg *message.Message, next message.HandlerFunc, as strin
 		return nil, run.end(Result{}, &Error{Phase: PhaseClaim, Key: d.Key, Handler: d.Handler, Err: err})
 	}
 	return run.process()
+}
+
+// delivery finds out which message it is: by its identity, or by the lease of one that comes out of the store's queue.
+func (in *Inbox) delivery(run *delivery, as string) (Delivery, error) {
+	lease, leased := LeaseFromContext(run.ctx)
+	if !leased || !lease.Of(in.store) {
+		return in.identify(run.msg, as)
+	}
+	run.store, run.leased = lease, true
+	d := lease.Delivery()
+	d.Handler = message.HandlerNameFromCtx(run.ctx)
+	d.Record = in.config.Outbox == nil
+	return d, nil
 }
 
 // bypass leaves the message alone and tells so afterwards, also when the handler panics.

@@ -14,6 +14,8 @@ const (
 	OutcomeProcessed Outcome = "processed"
 	// OutcomeDuplicate is a copy of a handled message; the handler did not run.
 	OutcomeDuplicate Outcome = "duplicate"
+	// OutcomeStored is a message that its intake stored for later.
+	OutcomeStored Outcome = "stored"
 	// OutcomeQueued is a copy of a message that waits in the two-phase queue; the handler did not run.
 	OutcomeQueued Outcome = "queued"
 	// OutcomeInFlight is a copy that gave up waiting for another one ([ErrInFlight]).

@@ -97,3 +97,16 @@ func KeyFromContext(ctx context.Context) (Key, bool) {
 	}
 	return Key{}, false
 }
+
+type operationKey struct{}
+
+// WithOperation puts the operation whose work runs with ctx into it. Stores call it.
+func WithOperation(ctx context.Context, op Operation) context.Context {
+	return context.WithValue(ctx, operationKey{}, op)
+}
+
+// OperationFromContext gives the operation whose work runs with ctx.
+func OperationFromContext(ctx context.Context) (Operation, bool) {
+	op, ok := ctx.Value(operationKey{}).(Operation)
+	return op, ok
+}

@@ -17,14 +17,16 @@ import (
 
 // backend is engine.Backend over database/sql.
 type backend struct {
-	db          *sql.DB
-	config      Config
-	sql         dialect.Statements
-	schema      dialect.Schema
-	options     *sql.TxOptions
-	idleTimeout string // a statement, or empty
-	claimer     *pgclaim.Claimer
-	connections connections
+	db           *sql.DB
+	config       Config
+	sql          dialect.Statements
+	queue        dialect.Queue
+	schema       dialect.Schema
+	options      *sql.TxOptions
+	queueOptions *sql.TxOptions // of the queue's own statements: they must see what was committed before
+	idleTimeout  string         // a statement, or empty
+	claimer      *pgclaim.Claimer
+	connections  connections
 }
 
 func newBackend(db *sql.DB, config Config) *backend {
@@ -32,9 +34,11 @@ func newBackend(db *sql.DB, config Config) *backend {
 	names := dialect.NewNames(config.Schema, config.prefix(), d.Quote)
 	b := &backend{
 		db: db, config: config,
-		sql:     d.Statements(names),
-		schema:  d.NewSchema(config.Schema, config.prefix(), 0),
-		options: &sql.TxOptions{Isolation: config.Isolation},
+		sql:          d.Statements(names),
+		queue:        d.Queue(names),
+		schema:       d.NewSchema(config.Schema, config.prefix(), 0),
+		options:      &sql.TxOptions{Isolation: config.Isolation},
+		queueOptions: &sql.TxOptions{Isolation: sql.LevelReadCommitted},
 	}
 	switch config.Dialect {
 	case PostgreSQL:
@@ -47,6 +51,7 @@ func newBackend(db *sql.DB, config Config) *backend {
 		}
 	case SQLite:
 		b.options.Isolation = sql.LevelDefault
+		b.queueOptions.Isolation = sql.LevelDefault
 	}
 	return b
 }
@@ -70,6 +75,9 @@ func (b *backend) Claim(ctx context.Context, c *engine.Claim, wait time.Duration
 	switch {
 	case err == nil && claimed:
 		t.claim = c
+		if request.Conn != nil { // a wrapper may hide it
+			t.pg = request.Conn
+		}
 		return engine.Answer{Tx: t, Proposal: request.Proposal}, nil
 	case err == nil && row == nil:
 		row, err = b.readTaken(ctx, t, c)
@@ -92,6 +100,10 @@ func (b *backend) readTaken(ctx context.Context, t *transaction, c *engine.Claim
 // begin begins a transaction that does not die with ctx, as database/sql would have it; only the wait for it obeys
 // ctx. On SQLite the wait for the other writer ends after the given time with engine's busy.
 func (b *backend) begin(ctx context.Context, conn *sql.Conn, wait time.Duration) (*transaction, error) {
+	return b.beginAt(ctx, conn, wait, b.options)
+}
+
+func (b *backend) beginAt(ctx context.Context, conn *sql.Conn, wait time.Duration, options *sql.TxOptions) (*transaction, error) {
 	beginCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
 	ownLimit := func() bool { return false }
@@ -99,7 +111,7 @@ func (b *backend) begin(ctx context.Context, conn *sql.Conn, wait time.Duration)
 		timer := time.AfterFunc(max(wait, shortestWriterWait), cancel)
 		ownLimit = func() bool { return !timer.Stop() }
 	}
-	tx, err := conn.BeginTx(beginCtx, b.options)
+	tx, err := conn.BeginTx(beginCtx, options)
 	limited, ended := ownLimit(), !stop()
 	if err == nil && !limited && !ended {
 		// From here on nothing calls cancel but the end of the transaction.

@@ -158,6 +158,7 @@ func (c Config) settings() engine.Settings {
 
 		LockSpace:          engine.NewLockSpace(c.Schema, c.prefix(), "inbox"),
 		OperationLockSpace: engine.NewLockSpace(c.Schema, c.prefix(), "operations"),
+		LaneSpace:          engine.NewLockSpace(c.Schema, c.prefix(), "lanes"),
 	}
 }
 

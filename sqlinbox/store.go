@@ -14,6 +14,7 @@ import (
 // Store is a memory over database/sql. It is safe for concurrent use and has nothing to close; the *sql.DB stays the
 // caller's.
 type Store struct {
+	*Queue
 	engine *engine.Engine
 }
 
@@ -38,7 +39,9 @@ func NewStore(ctx context.Context, db *sql.DB, config Config) (*Store, error) {
 	b := newBackend(db, config)
 	e := engine.New(b, config.settings())
 	b.connections.met = e.ConnectionMet
-	return &Store{e}, nil
+	s := &Store{engine: e}
+	s.Queue = newQueue(b, e, s)
+	return s, nil
 }
 
 // Process commits the work of fn at most once per d.Key; see [inbox.Store]. The middleware calls it.

@@ -43,6 +43,7 @@ type transaction struct {
 	pg      *pgconn.PgConn // nil: not pgx, or hidden by a wrapper
 
 	operation *engine.OperationClaim // of an operation without a message
+	leased    *engine.QueueRow       // of a message from the queue
 	scope     engine.Scope
 	release   context.CancelFunc
 	ended     bool
@@ -87,18 +88,20 @@ func (t *transaction) Commit(ctx context.Context, record *engine.Record) error {
 // The same read finds a handler that executed COMMIT or ROLLBACK as SQL, which no driver for these databases shows.
 func (t *transaction) stillClaimed(ctx context.Context) error {
 	var check dialect.Statement
-	var key inbox.StorageKey
+	var what any
 	switch {
 	case t.claim != nil:
-		check, key = t.backend.sql.Check, t.claim.Key
+		check, what = t.backend.sql.Check, t.backend.bytes16(t.claim.Key)
 	case t.operation != nil:
-		check, key = t.backend.sql.CheckOperation, t.operation.Key
+		check, what = t.backend.sql.CheckOperation, t.backend.bytes16(t.operation.Key)
+	case t.leased != nil:
+		check, what = t.backend.queue.CheckLease, t.leased.Seq
 	}
 	if check.SQL == "" {
 		return nil
 	}
 	var open, claimed bool
-	err := t.tx.QueryRowContext(ctx, check.SQL, check.Args(t.backend.bytes16(key))...).Scan(&open, &claimed)
+	err := t.tx.QueryRowContext(ctx, check.SQL, check.Args(what)...).Scan(&open, &claimed)
 	switch {
 	case errors.Is(err, sql.ErrTxDone):
 		return inbox.ErrTxManaged

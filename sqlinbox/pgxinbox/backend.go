@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	inbox "github.com/watermill-contrib/watermill-inbox"
+	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/dialect"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/pgclaim"
 )
@@ -20,6 +21,7 @@ import (
 type backend struct {
 	pool    *pgxpool.Pool
 	claimer pgclaim.Claimer
+	queue   dialect.Queue
 	options pgx.TxOptions
 	met     func() // is told of every physical connection that was not used before
 }

@@ -198,8 +198,8 @@ func TestOpenDB_TransactionEndedBySQL(t *testing.T) {
 	own := errors.New("declined")
 	for name, wrap := range map[string]func(driver.Connector) driver.Connector{"Plain": asItIs, "Hidden": hide} {
 		for _, end := range []string{"COMMIT", "ROLLBACK"} {
-			for _, returned := range []error{nil, own} {
-				t.Run(fmt.Sprint(name, "/", end, "/", returned), func(t *testing.T) {
+			for then, returned := range map[string]error{"Succeeds": nil, "Fails": own} {
+				t.Run(name+"/"+end+"/"+then, func(t *testing.T) {
 					t.Parallel()
 					s := newOpenService(t, wrap)
 					err := s.handle("42", "pay", func(ctx context.Context, tx *sql.Tx) ([]*message.Message, error) {

@@ -23,6 +23,7 @@ type Config = sqlinbox.Config
 // Store is a memory in PostgreSQL over a pgx pool. It is safe for concurrent use and has nothing to close; the pool
 // stays the caller's. A message takes one connection from its claim to its commit.
 type Store struct {
+	*sqlinbox.Queue
 	engine *engine.Engine
 }
 
@@ -55,6 +56,7 @@ func NewStore(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, e
 			SQL:         d.Statements(dialect.NewNames(config.Schema, prefix, d.Quote)),
 			IdleTimeout: dialect.IdleTimeout(config.IdleTimeout),
 		},
+		queue:   d.Queue(dialect.NewNames(config.Schema, prefix, d.Quote)),
 		options: pgx.TxOptions{IsoLevel: isoLevel(config.Isolation)},
 	}
 	e := engine.New(b, engine.Settings{
@@ -67,9 +69,12 @@ func NewStore(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, e
 
 		LockSpace:          engine.NewLockSpace(config.Schema, prefix, "inbox"),
 		OperationLockSpace: engine.NewLockSpace(config.Schema, prefix, "operations"),
+		LaneSpace:          engine.NewLockSpace(config.Schema, prefix, "lanes"),
 	})
 	b.met = e.ConnectionMet
-	return &Store{e}, nil
+	s := &Store{engine: e}
+	s.Queue = sqlinbox.NewQueue(stdlib.OpenDBFromPool(pool), config, e, s)
+	return s, nil
 }
 
 // Process commits the work of fn at most once per d.Key; see [inbox.Store]. The middleware calls it.

@@ -81,7 +81,8 @@ type templates struct {
 
 // Names are the tables of one inbox, quoted and qualified.
 type Names struct {
-	Inbox, Produced, Operations, Horizons, Consumers, Migrations string
+	Inbox, Produced, Operations, Queue, Steps, Lanes, Horizons, Consumers, Migrations string
+	QueueDue, QueueLane, QueueKey, OperationOwner                                     string // indexes, where they need names
 }
 
 var namePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,39}$`)
@@ -93,7 +94,7 @@ const NameRule = "must be a letter or underscore and up to 39 more letters, digi
 func ValidName(name string) bool { return namePattern.MatchString(name) }
 
 // suffixes are those of the tables, to be put behind the prefix.
-var suffixes = [...]string{"", "_produced", "_operations", "_consumers", "_horizons", "_migrations"}
+var suffixes = [...]string{"", "_produced", "_operations", "_queue", "_steps", "_lanes", "_consumers", "_horizons", "_migrations"}
 
 // NewNames gives the tables for a prefix in a schema; an empty schema leaves them unqualified.
 func NewNames(schema, prefix string, quote func(string) string) Names {
@@ -102,6 +103,13 @@ func NewNames(schema, prefix string, quote func(string) string) Names {
 		Inbox:      name(""),
 		Produced:   name("_produced"),
 		Operations: name("_operations"),
+		Queue:      name("_queue"),
+		Steps:      name("_steps"),
+		Lanes:      name("_lanes"),
+
+		QueueDue: name("_queue_due"), QueueLane: name("_queue_lane"), QueueKey: name("_queue_key"),
+		OperationOwner: name("_operations_owner"),
+
 		Consumers:  name("_consumers"),
 		Horizons:   name("_horizons"),
 		Migrations: name("_migrations"),
@@ -115,10 +123,12 @@ func qualified(schema, table string, quote func(string) string) string {
 	return quote(schema) + "." + quote(table)
 }
 
-// fill puts the tables' names into SQL written with {inbox}, {produced}, {operations}, {horizons}, {consumers}, {migrations}.
+// fill puts the tables' names into SQL written with {inbox}, {produced}, {operations}, {queue}, {steps}, {lanes}, {horizons}, {consumers}, {migrations}.
 func (n Names) fill(sql string) string {
 	return strings.NewReplacer(
-		"{inbox}", n.Inbox, "{produced}", n.Produced, "{operations}", n.Operations, "{horizons}", n.Horizons, "{consumers}", n.Consumers, "{migrations}", n.Migrations,
+		"{inbox}", n.Inbox, "{produced}", n.Produced, "{operations}", n.Operations, "{queue}", n.Queue, "{steps}", n.Steps, "{lanes}", n.Lanes,
+		"{queue_due}", n.QueueDue, "{queue_lane}", n.QueueLane, "{queue_key}", n.QueueKey, "{operations_owner}", n.OperationOwner,
+		"{horizons}", n.Horizons, "{consumers}", n.Consumers, "{migrations}", n.Migrations,
 	).Replace(strings.TrimSpace(sql))
 }
 
@@ -131,6 +141,7 @@ type Dialect struct {
 	Migrations []Migration
 
 	templates  templates
+	queue      queueTemplates
 	positional bool // the database knows only ?
 	schema     schemaStatements
 }

@@ -53,11 +53,11 @@ func TestQuote(t *testing.T) {
 func TestNames(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, Names{
-		Inbox: `"Inbox"`, Produced: `"Inbox_produced"`, Operations: `"Inbox_operations"`, Horizons: `"Inbox_horizons"`, Consumers: `"Inbox_consumers"`,
+		Inbox: `"Inbox"`, Produced: `"Inbox_produced"`, Operations: `"Inbox_operations"`, Queue: `"Inbox_queue"`, QueueDue: `"Inbox_queue_due"`, Horizons: `"Inbox_horizons"`, Consumers: `"Inbox_consumers"`,
 		Migrations: `"Inbox_migrations"`,
 	}, NewNames("", "Inbox", doubleQuote))
 	require.Equal(t, Names{
-		Inbox: `"s"."p"`, Produced: `"s"."p_produced"`, Operations: `"s"."p_operations"`, Horizons: `"s"."p_horizons"`, Consumers: `"s"."p_consumers"`,
+		Inbox: `"s"."p"`, Produced: `"s"."p_produced"`, Operations: `"s"."p_operations"`, Queue: `"s"."p_queue"`, QueueDue: `"s"."p_queue_due"`, Horizons: `"s"."p_horizons"`, Consumers: `"s"."p_consumers"`,
 		Migrations: `"s"."p_migrations"`,
 	}, NewNames("s", "p", doubleQuote))
 }

@@ -9,10 +9,12 @@ import "strings"
 func MariaDB() Dialect {
 	d := mysql()
 	d.templates.Check = "SELECT @@in_transaction, EXISTS (SELECT 1 FROM {inbox} WHERE `key` = ?1)"
+	d.queue.CheckLease = "SELECT @@in_transaction, NOT EXISTS (SELECT 1 FROM {queue} WHERE seq = ?1 AND state = 0)"
 	d.templates.CheckOperation = "SELECT @@in_transaction, EXISTS (SELECT 1 FROM {operations} WHERE `key` = ?1)"
-	for _, claim := range []*string{&d.templates.Claim, &d.templates.ClaimOperation} {
+	for _, claim := range []*string{&d.templates.Claim, &d.templates.ClaimOperation, &d.queue.Store, &d.queue.OwnOperation} {
 		*claim = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR " + strings.TrimSpace(*claim)
 	}
+	d.queue.LockLane = "SET STATEMENT innodb_lock_wait_timeout = 5 FOR " + d.queue.LockLane
 	return d
 }
 
@@ -21,6 +23,7 @@ func MariaDB() Dialect {
 func MySQL() Dialect {
 	d := mysql()
 	d.templates.Check = "SELECT 1, EXISTS (SELECT 1 FROM {inbox} WHERE `key` = ?1)"
+	d.queue.CheckLease = "SELECT 1, NOT EXISTS (SELECT 1 FROM {queue} WHERE seq = ?1 AND state = 0)"
 	d.templates.CheckOperation = "SELECT 1, EXISTS (SELECT 1 FROM {operations} WHERE `key` = ?1)"
 	d.templates.LockOperationFirst = "SELECT 1 FROM {operations} WHERE `key` = ?1 FOR UPDATE NOWAIT"
 	d.templates.LockFirst = "SELECT 1 FROM {inbox} WHERE `key` = ?1 FOR UPDATE NOWAIT"
@@ -50,13 +53,14 @@ FROM (SELECT 1) AS one LEFT JOIN {inbox} AS m ON m.` + "`key`" + ` = ?1 LEFT JOI
 			Forget: "DELETE FROM {produced} WHERE `key` = ?1",
 
 			ClaimOperation: "INSERT INTO {operations} (`key`, fingerprint, created_at, scope, operation_id) VALUES (?1, ?2, UTC_TIMESTAMP(6), ?3, ?4)",
-			FindOperation:  "SELECT fingerprint, scope, operation_id, result, messages FROM {operations} WHERE `key` = ?1",
+			FindOperation:  "SELECT fingerprint, scope, operation_id, result, messages FROM {operations} WHERE `key` = ?1 AND owner IS NULL",
 			KeepResult:     "UPDATE {operations} SET result = ?2, messages = ?3 WHERE `key` = ?1",
 			DropOperation:  "DELETE FROM {operations} WHERE `key` = ?1",
 
 			PutScheme: `INSERT INTO {consumers} (id, consumer, key_scheme, created_at) VALUES (?1, ?2, ?3, UTC_TIMESTAMP(6))`,
 			GetScheme: `SELECT key_scheme FROM {consumers} WHERE id = ?1`,
 		},
+		queue: mysqlQueue,
 		schema: schemaStatements{
 			// DDL commits by itself here: the lock belongs to the connection, a migration that is killed is taken up
 			// again by the next one, and every statement can be repeated.

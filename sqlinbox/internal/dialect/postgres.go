@@ -49,14 +49,15 @@ INSERT INTO {operations} (key, fingerprint, created_at, scope, operation_id)
 SELECT $1::uuid, $2::uuid, now(), $3::text, $4::text
 WHERE pg_try_advisory_xact_lock($5::bigint)
 ON CONFLICT (key) DO NOTHING`,
-			ProbeOperation: `SELECT pg_try_advisory_xact_lock($2::bigint) OR EXISTS (SELECT FROM {operations} WHERE key = $1::uuid)`,
-			FindOperation:  `SELECT fingerprint, scope, operation_id, result, messages FROM {operations} WHERE key = $1::uuid`,
+			ProbeOperation: `SELECT pg_try_advisory_xact_lock($2::bigint) OR EXISTS (SELECT FROM {operations} WHERE key = $1::uuid AND owner IS NULL)`,
+			FindOperation:  `SELECT fingerprint, scope, operation_id, result, messages FROM {operations} WHERE key = $1::uuid AND owner IS NULL`,
 			KeepResult:     `UPDATE {operations} SET result = $2, messages = $3 WHERE key = $1`,
 			DropOperation:  `DELETE FROM {operations} WHERE key = $1`,
 
 			PutScheme: `INSERT INTO {consumers} (id, consumer, key_scheme) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING`,
 			GetScheme: `SELECT key_scheme FROM {consumers} WHERE id = $1`,
 		},
+		queue: postgresQueue,
 		schema: schemaStatements{
 			// Transaction-scoped, so that a migration that is killed leaves no lock, also behind a pooler.
 			begin: "BEGIN ISOLATION LEVEL READ COMMITTED", // behind the lock it must see what the one before it did

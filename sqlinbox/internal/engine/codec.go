@@ -1,5 +1,7 @@
 package engine
 
+import "strings"
+
 const hexDigits = "0123456789abcdef"
 
 // EncodeText makes any bytes readable and storable in every text column: printable ASCII stays, every other byte and
@@ -26,3 +28,22 @@ func EncodeText(s string) string {
 }
 
 func mustEscape(c byte) bool { return c < ' ' || c > '~' || c == '\\' }
+
+// DecodeText gives the bytes that EncodeText has made readable.
+func DecodeText(s string) string {
+	if strings.IndexByte(s, '\\') < 0 {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] != '\\' || i+3 >= len(s) {
+			b = append(b, s[i])
+			continue
+		}
+		b = append(b, digit(s[i+2])<<4|digit(s[i+3]))
+		i += 3
+	}
+	return string(b)
+}
+
+func digit(c byte) byte { return byte(strings.IndexByte(hexDigits, c)) }

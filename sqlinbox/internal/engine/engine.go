@@ -117,6 +117,7 @@ type process struct {
 	busy   bool   // the key was seen in flight elsewhere
 	// Faults that are tried once more, on another connection or with another plan; never counted as retries.
 	reconnected, replanned bool
+	queued                 bool // the message came out of the queue
 }
 
 // try is one turn of the loop: not done and no error means to try again.
@@ -246,6 +247,8 @@ func (p *process) operationDoomed(ctx context.Context, doom error) (again bool, 
 	}
 	var busy *busyOperation
 	switch {
+	case errors.As(doom, &busy) && p.queued:
+		return false, nil // the queue lets it wait
 	case errors.As(doom, &busy):
 		if err := p.waitOperation(ctx, busy.claim); err != nil {
 			return false, p.fail(inbox.PhaseHandle, &inbox.OperationError{Scope: operation.Scope, ID: operation.ID, Err: err})

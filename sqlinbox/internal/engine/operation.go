@@ -103,7 +103,9 @@ func (s *Scope) operate(ctx context.Context, op inbox.Operation, fn inbox.Operat
 			s.Doom(&inbox.OperationError{Scope: op.Scope, ID: op.ID, Err: failure})
 		}
 	}()
-	result, err = s.tryOperation(ctx, op, fn)
+	result, err = s.tryOperation(ctx, op, func(ctx context.Context) (inbox.OperationResult, error) {
+		return fn(inbox.WithOperation(ctx, op))
+	})
 	failure = err
 	if err != nil {
 		return inbox.OperationResult{}, err
@@ -119,11 +121,14 @@ func (s *Scope) tryOperation(ctx context.Context, op inbox.Operation, fn inbox.O
 	if err := op.Validate(); err != nil {
 		return none, err
 	}
+	claim := s.engine.newOperationClaim(op)
+	if s.leased != nil {
+		return s.operateLeased(ctx, op, claim, fn)
+	}
 	tx, ok := s.tx.(OperationTx)
 	if !ok {
 		return none, errNoOperations
 	}
-	claim := s.engine.newOperationClaim(op)
 	if s.operations.running(claim.Key) {
 		return none, fmt.Errorf("%w: the operation is used inside itself", inbox.ErrNested)
 	}

@@ -23,7 +23,7 @@ func (p *process) record(messages []*message.Message) *Record {
 	if len(messages) == 0 || !p.d.Record {
 		return nil
 	}
-	return &Record{Key: p.claim.Key, Handler: EncodeText(p.d.Handler), Messages: encodeMessages(messages)}
+	return &Record{Key: p.key, Handler: EncodeText(p.d.Handler), Messages: encodeMessages(messages)}
 }
 
 // replay puts the recorded messages of a duplicate into the result.

@@ -15,6 +15,10 @@ type Scope struct {
 	// Handle is the driver's transaction, a pgx.Tx or a *sql.Tx.
 	Handle any
 
+	// begin gives the transaction of a leased message, which begins when it is first asked for; nil: Handle is there.
+	begin func(ctx context.Context) (handle any, err error)
+
+	leased     *Lease // of the message; nil: it was not queued
 	engine     *Engine
 	tx         Tx
 	record     bool // what the handler returns is recorded
@@ -66,9 +70,16 @@ func TxFromContext[T any](ctx context.Context) (T, error) {
 	case s.over.Load():
 		return none, fmt.Errorf("%w (the transaction that this context carried is over)", inbox.ErrNoTx)
 	}
-	tx, ok := s.Handle.(T)
+	handle := s.Handle
+	if s.begin != nil {
+		var err error
+		if handle, err = s.begin(ctx); err != nil {
+			return none, err
+		}
+	}
+	tx, ok := handle.(T)
 	if !ok {
-		return none, fmt.Errorf("%w (the open transaction is a %T: it belongs to another store)", inbox.ErrNoTx, s.Handle)
+		return none, fmt.Errorf("%w (the open transaction is a %T: it belongs to another store)", inbox.ErrNoTx, handle)
 	}
 	s.used.Store(true)
 	return tx, nil
@@ -81,6 +92,8 @@ type operations struct {
 	proposal Proposal
 	states   map[inbox.StorageKey]*operationState
 	held     []inbox.StorageKey // in the engine's line of operations
+
+	completions []completion // of a queued message, to be done with it
 }
 
 // operationState is an operation whose work was run in this transaction. A savepoint may have undone it since: what the

@@ -25,8 +25,10 @@ type Settings struct {
 	DoneKeys      int           // how many such messages
 	// OperationLockSpace is LockSpace for operations.
 	OperationLockSpace LockSpace
-	LockSpace          LockSpace // what keeps the locks of two inboxes in one database apart
-	Logger             watermill.LoggerAdapter
+	// LaneSpace is LockSpace for lanes of the queue.
+	LaneSpace LockSpace
+	LockSpace LockSpace // what keeps the locks of two inboxes in one database apart
+	Logger    watermill.LoggerAdapter
 }
 
 // resolved gives the settings with 0 turned into the default and -1 into none.

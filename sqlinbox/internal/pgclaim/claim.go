@@ -110,8 +110,25 @@ func (c *Claimer) Taken(ctx context.Context, pg *pgconn.PgConn, claim *engine.Cl
 	if len(results) == 2 && len(results[1].Rows) == 1 {
 		return rowOf(results[1].Rows[0])
 	}
+	return c.why(ctx, pg, claim)
+}
+
+// Look reads what stands under the key, outside any transaction.
+func (c *Claimer) Look(ctx context.Context, pg *pgconn.PgConn, claim *engine.Claim) (*engine.Row, error) {
+	found := pg.ExecParams(ctx, c.SQL.Find.SQL, [][]byte{[]byte(claim.Key.String())}, nil, nil, binary).Read()
+	if found.Err != nil {
+		return nil, found.Err
+	}
+	if len(found.Rows) == 1 {
+		return rowOf(found.Rows[0])
+	}
+	return c.why(ctx, pg, claim)
+}
+
+// why tells why a key that nothing stands under could not be claimed.
+func (c *Claimer) why(ctx context.Context, pg *pgconn.PgConn, claim *engine.Claim) (*engine.Row, error) {
 	why := pg.ExecParams(ctx, c.SQL.Lookup.SQL, [][]byte{
-		key, timestampText(claim.MessageTime), []byte(claim.HorizonID.String()),
+		[]byte(claim.Key.String()), timestampText(claim.MessageTime), []byte(claim.HorizonID.String()),
 	}, nil, nil, binary).Read()
 	if why.Err != nil {
 		return nil, why.Err
@@ -120,6 +137,18 @@ func (c *Claimer) Taken(ctx context.Context, pg *pgconn.PgConn, claim *engine.Cl
 		return nil, errUnexpected
 	}
 	return rowOf(why.Rows[0])
+}
+
+// BeginLeased sends BEGIN, the fence of a lease and the mark in the memory row; held tells whether the fence found the row.
+func (c *Claimer) BeginLeased(ctx context.Context, conn Sender, options pgx.TxOptions, q dialect.Queue, row *engine.QueueRow, token engine.Token, end engine.End) (tx pgx.Tx, held bool, err error) {
+	batch := c.batch(options)
+	batch.Queue(q.Fence(end == engine.EndPublish, end == engine.EndBury).SQL, row.Seq, UUID(token))
+	at := len(batch.QueuedQueries) - 1
+	if end != engine.EndBury {
+		batch.Queue(q.Processed.SQL, UUID(row.Key))
+	}
+	tx, touched, err := send(ctx, conn, batch)
+	return tx, err == nil && touched[at], err
 }
 
 // OperationArgs are the arguments of an operation's claim.

@@ -6,6 +6,8 @@ CREATE TABLE IF NOT EXISTS {operations} (
   created_at   DATETIME(6) NOT NULL,
   scope        TEXT        NOT NULL,               -- text columns: printable ASCII, every other byte as \xNN
   operation_id TEXT        NOT NULL,
+  owner        BINARY(16),                         -- the queued message that has it in hand; NULL: it is done
   result       LONGBLOB,                           -- what Do recorded
-  messages     LONGBLOB                            -- what the handler returned
+  messages     LONGBLOB,                           -- what the handler returned
+  INDEX owner (owner)
 ) ENGINE = InnoDB CHARACTER SET ascii COLLATE ascii_bin;

@@ -6,6 +6,8 @@ CREATE TABLE {operations} (
   created_at   timestamptz NOT NULL DEFAULT now(),
   scope        text COLLATE "C" NOT NULL,         -- text columns: printable ASCII, every other byte as \xNN
   operation_id text COLLATE "C" NOT NULL,
+  owner        uuid,                              -- the queued message that has it in hand; NULL: it is done
   result       bytea,                             -- what Do recorded
   messages     bytea                              -- what the handler returned
 );
+CREATE INDEX ON {operations} (owner) WHERE owner IS NOT NULL;

@@ -6,6 +6,8 @@ CREATE TABLE {operations} (
   created_at   INTEGER NOT NULL,
   scope        TEXT    NOT NULL,              -- text columns: printable ASCII, every other byte as \xNN
   operation_id TEXT    NOT NULL,
+  owner        BLOB,                          -- the queued message that has it in hand; NULL: it is done
   result       BLOB,                          -- what Do recorded
   messages     BLOB                           -- what the handler returned
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX {operations_owner} ON {operations} (owner) WHERE owner IS NOT NULL;

@@ -1,0 +1,3 @@
+DROP TABLE {lanes};
+DROP TABLE {steps};
+DROP TABLE {queue};

@@ -1,0 +1,105 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+
+	inbox "github.com/watermill-contrib/watermill-inbox"
+)
+
+// Reader is a Backend that can read what stands under a key, outside any transaction.
+type Reader interface {
+	Look(ctx context.Context, c *Claim) (*Row, error)
+}
+
+// NewToken gives the fence of a new lease.
+func NewToken() (t Token) {
+	_, _ = rand.Read(t[:]) // never fails
+	return t
+}
+
+// ClaimFor is the claim of a delivery that is to be stored, once its consumer's key scheme is known to be its own.
+func (e *Engine) ClaimFor(ctx context.Context, d inbox.Delivery) (*Claim, error) {
+	p := &process{Engine: e, d: d, key: d.StorageKey()}
+	p.claim = newClaim(d, p.key, e.settings.LockSpace)
+	if err := p.checkScheme(ctx, e.settings.InFlightWait); err != nil {
+		return nil, e.StoreError(err)
+	}
+	return p.claim, nil
+}
+
+// Classify tells what a delivery is whose key was taken when it was to be stored.
+func (e *Engine) Classify(ctx context.Context, d inbox.Delivery, c *Claim) (inbox.Result, error) {
+	p := &process{Engine: e, d: d, key: c.Key, claim: c}
+	backend, ok := e.backend.(Reader)
+	if !ok {
+		return p.result, inbox.ErrNoQueue
+	}
+	row, err := backend.Look(ctx, c)
+	switch {
+	case err != nil:
+		return p.result, e.StoreError(err)
+	case !row.Found && !row.Late: // in flight inline, or just rolled back
+		return p.result, fmt.Errorf("%w (its intake does not wait)", inbox.ErrInFlight)
+	}
+	p.epoch = e.done.epoch.Load()
+	err = p.classify(row)
+	p.result.Messages = nil
+	return p.result, err
+}
+
+// StoreError names what went wrong with storing a message.
+func (e *Engine) StoreError(err error) error {
+	f := e.faultOf(err)
+	switch f {
+	case FaultOther, FaultBusy:
+		f = FaultUnavailable
+	}
+	return Named(f, err)
+}
+
+// MayBeOneRow tells whether an error may have been caused by a single row of many.
+func (e *Engine) MayBeOneRow(err error) bool {
+	switch e.faultOf(err) {
+	case FaultOther, FaultBusy, FaultNoPartition, FaultSerialization:
+		return true
+	}
+	return false
+}
+
+// Completing tells that the transaction that ends the lease has begun: from there on its row is locked.
+func (l *Lease) Completing() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.completing || l.state == LeaseDone
+}
+
+func (l *Lease) complete(completing bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.completing = completing
+}
+
+// Lose notes that the lease is lost; false if its end was reached before.
+func (l *Lease) Lose() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state == LeaseDone || l.completing {
+		return false
+	}
+	l.state, l.err = LeaseLost, inbox.ErrLeaseLost
+	return true
+}
+
+// Lane is the number of the messages of a consumer with one order key, and of their lock; 0 is none.
+func (e *Engine) Lane(consumer, orderKey string) int64 {
+	if orderKey == "" {
+		return 0
+	}
+	lane := e.settings.LaneSpace.ID(inbox.Key{Consumer: consumer, ID: orderKey}.Storage())
+	if lane == 0 {
+		return 1
+	}
+	return lane
+}

@@ -1,0 +1,191 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	inbox "github.com/watermill-contrib/watermill-inbox"
+	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
+)
+
+// mostTogether is how many messages one statement stores.
+const mostTogether = 100
+
+// intake joins concurrent calls into one statement without any delay: while one is on its way, the others collect. A
+// caller that is alone stores in its own goroutine, so it pays nothing.
+type intake struct {
+	engine  *engine.Engine
+	backend Backend
+	wake    *wakers
+
+	mu      sync.Mutex
+	waiting []*call
+	leading bool // one of the callers is storing
+}
+
+// call is one caller with its entries.
+type call struct {
+	ctx     context.Context //nolint:containedctx // of a call that waits
+	entries []inbox.Entry
+	answers []inbox.Stored
+	// turn is closed when the answers are there, or with lead when this caller is to store for those who wait.
+	turn chan struct{}
+	lead bool
+}
+
+// Enqueue is inbox.QueueStore's Enqueue.
+func (q *intake) Enqueue(ctx context.Context, entries []inbox.Entry) []inbox.Stored {
+	c := &call{ctx: ctx, entries: entries, turn: make(chan struct{})}
+	q.mu.Lock()
+	q.waiting = append(q.waiting, c)
+	if q.leading {
+		q.mu.Unlock()
+		<-c.turn
+		if !c.lead {
+			return c.answers
+		}
+		q.mu.Lock()
+	}
+	q.leading = true
+	batch := q.take()
+	q.mu.Unlock()
+
+	defer q.handOver(c, batch)
+	q.store(ctx, batch)
+	return c.answers
+}
+
+// errStore answers entries whose storing was left by a panic.
+var errStore = errors.New("storing was broken off")
+
+// handOver answers the others of the batch, and lets the first of those who wait store next.
+func (q *intake) handOver(c *call, batch []*call) {
+	q.mu.Lock()
+	q.leading = false
+	if len(q.waiting) > 0 {
+		q.leading = true
+		q.waiting[0].lead = true
+		close(q.waiting[0].turn)
+	}
+	q.mu.Unlock()
+	for _, other := range batch {
+		for i := range other.answers {
+			if a := &other.answers[i]; a.Outcome == "" && a.Err == nil {
+				a.Err = q.fail(other.entries[i], errStore)
+			}
+		}
+		if other != c {
+			close(other.turn)
+		}
+	}
+}
+
+// take gives the calls that go into one statement; the first one always does.
+func (q *intake) take() []*call {
+	n, entries := 0, 0
+	for n < len(q.waiting) && (n == 0 || entries+len(q.waiting[n].entries) <= mostTogether) {
+		entries += len(q.waiting[n].entries)
+		n++
+	}
+	batch := append([]*call(nil), q.waiting[:n]...)
+	q.waiting = append(q.waiting[:0], q.waiting[n:]...)
+	return batch
+}
+
+// pending is an entry on its way into the queue.
+type pending struct {
+	item   *Item
+	entry  inbox.Entry
+	answer *inbox.Stored
+}
+
+// store stores the entries of all calls and answers each. The statement is not bound to the context of a single caller.
+func (q *intake) store(ctx context.Context, batch []*call) {
+	ctx = context.WithoutCancel(ctx)
+	var all []*pending
+	first := map[inbox.StorageKey]bool{}
+	var copies []*pending
+	for _, c := range batch { // first, so that whatever happens each has an answer
+		c.answers = make([]inbox.Stored, len(c.entries))
+	}
+	for _, c := range batch {
+		for i, entry := range c.entries {
+			claim, err := q.engine.ClaimFor(ctx, entry.Delivery)
+			p := &pending{entry: entry, answer: &c.answers[i]}
+			if err != nil {
+				p.answer.Err = q.fail(entry, err)
+				continue
+			}
+			p.item = &Item{
+				Claim:    claim,
+				Consumer: engine.ConsumerID(entry.Delivery.Key.Consumer),
+				Lane:     q.engine.Lane(entry.Delivery.Key.Consumer, entry.OrderKey),
+				Message:  engine.EncodeMessage(entry.Message),
+			}
+			if first[claim.Key] {
+				copies = append(copies, p)
+				continue
+			}
+			first[claim.Key] = true
+			all = append(all, p)
+		}
+	}
+	q.storeSome(ctx, all)
+	for _, p := range copies { // of a message of this batch: the database tells what became of it
+		q.classify(ctx, p)
+	}
+}
+
+// storeSome stores entries with different keys. An error that one of them may have caused is brought home to it by
+// halving.
+func (q *intake) storeSome(ctx context.Context, some []*pending) {
+	if len(some) == 0 {
+		return
+	}
+	items := make([]*Item, len(some))
+	for i, p := range some {
+		items[i] = p.item
+	}
+	stored, err := q.backend.Store(ctx, items)
+	if err != nil {
+		if len(some) > 1 && q.engine.MayBeOneRow(err) {
+			q.storeSome(ctx, some[:len(some)/2])
+			q.storeSome(ctx, some[len(some)/2:])
+			return
+		}
+		for _, p := range some {
+			p.answer.Err = q.fail(p.entry, q.engine.StoreError(err))
+		}
+		return
+	}
+	consumers := map[inbox.StorageKey]bool{}
+	for i, p := range some {
+		if stored[i] {
+			p.answer.Outcome = inbox.OutcomeStored
+			consumers[p.item.Consumer] = true
+		}
+	}
+	for consumer := range consumers {
+		q.wake.wake(consumer)
+	}
+	for i, p := range some {
+		if !stored[i] {
+			q.classify(ctx, p)
+		}
+	}
+}
+
+// classify tells what a message is that was not stored.
+func (q *intake) classify(ctx context.Context, p *pending) {
+	result, err := q.engine.Classify(ctx, p.entry.Delivery, p.item.Claim)
+	if err != nil {
+		p.answer.Err = q.fail(p.entry, err)
+		return
+	}
+	p.answer.Outcome, p.answer.Mismatch = result.Outcome, result.Mismatch
+}
+
+func (q *intake) fail(entry inbox.Entry, err error) error {
+	return &inbox.Error{Phase: inbox.PhaseStore, Key: entry.Delivery.Key, Handler: entry.Delivery.Handler, Err: err}
+}

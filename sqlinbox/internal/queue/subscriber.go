@@ -1,0 +1,252 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	inbox "github.com/watermill-contrib/watermill-inbox"
+	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
+)
+
+// Settings are what the configuration of a subscriber says, resolved.
+type Settings struct {
+	Concurrency  int
+	LeaseTime    time.Duration
+	PollMin      time.Duration
+	PollMax      time.Duration
+	MaxAttempts  int
+	MaxStarts    int // in a row, that had no end
+	BackoffMin   time.Duration
+	BackoffMax   time.Duration
+	CloseTimeout time.Duration
+	OnDead       func(ctx context.Context, dead Dead) error
+	Logger       watermill.LoggerAdapter
+}
+
+// Subscriber is a message.Subscriber over a queue; its topics are consumers.
+type Subscriber struct {
+	queue    *Queue
+	settings Settings
+
+	closing chan struct{} // closed by Close
+	once    sync.Once
+	wg      sync.WaitGroup
+}
+
+// errSubscriberClosed is the answer of a subscriber that is closed.
+var errSubscriberClosed = errors.New("inbox: the subscriber is closed")
+
+// Subscribe gives the messages of a consumer, the whole name. The channel closes when ctx ends or Close is called.
+func (s *Subscriber) Subscribe(ctx context.Context, consumer string) (<-chan *message.Message, error) {
+	select {
+	case <-s.closing:
+		return nil, errSubscriberClosed
+	default:
+	}
+	if consumer == "" {
+		return nil, inbox.ErrNoConsumer
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	w := &worker{
+		Subscriber: s,
+		consumer:   engine.ConsumerID(consumer),
+		name:       consumer,
+		out:        make(chan *message.Message),
+		ctx:        ctx,
+		slots:      make(chan struct{}, s.settings.Concurrency),
+		held:       map[*engine.Lease]context.CancelCauseFunc{},
+	}
+	s.wg.Go(func() {
+		defer cancel()
+		select {
+		case <-s.closing:
+		case <-ctx.Done():
+		}
+	})
+	s.wg.Go(func() {
+		defer cancel()
+		w.run(ctx)
+	})
+	return w.out, nil
+}
+
+// Close stops leasing, gives back what no handler has taken, and waits for the others, at most for CloseTimeout.
+func (s *Subscriber) Close() error {
+	s.once.Do(func() { close(s.closing) })
+	s.wg.Wait()
+	return nil
+}
+
+// worker is one subscription.
+type worker struct {
+	*Subscriber
+	consumer inbox.StorageKey
+	name     string
+	out      chan *message.Message
+	ctx      context.Context //nolint:containedctx // of the subscription
+	slots    chan struct{}   // one token for each message at work
+	work     sync.WaitGroup
+
+	swept time.Time // when blocked lanes were looked for last
+
+	mu   sync.Mutex
+	held map[*engine.Lease]context.CancelCauseFunc
+}
+
+// run leases until ctx ends. Database work goes on without ctx: what was leased must be given back.
+func (w *worker) run(ctx context.Context) {
+	wake := w.queue.wakers.add(w.consumer)
+	defer w.queue.wakers.remove(w.consumer, wake)
+	stopRenewing := make(chan struct{})
+	renewed := make(chan struct{})
+	go func() {
+		defer close(renewed)
+		w.renew(stopRenewing)
+	}()
+	poll := w.settings.PollMin
+	for w.waitSlot(ctx) {
+		w.sweep(ctx)
+		free := cap(w.slots) - len(w.slots)
+		rows, token, err := w.lease(free)
+		if err != nil {
+			w.settings.Logger.Error("Messages cannot be leased; trying again", err, watermill.LogFields{"consumer": w.name})
+		}
+		w.start(ctx, rows, token)
+		if len(rows) == free && free > 0 {
+			poll = w.settings.PollMin
+			continue
+		}
+		if len(rows) > 0 {
+			poll = w.settings.PollMin
+		}
+		w.sleep(ctx, wake, poll)
+		poll = min(2*poll, w.settings.PollMax)
+	}
+	w.finish()
+	close(stopRenewing)
+	<-renewed
+	close(w.out)
+}
+
+// waitSlot waits until a message may be started; false: the subscription ends.
+func (w *worker) waitSlot(ctx context.Context) bool {
+	select {
+	case w.slots <- struct{}{}:
+		<-w.slots
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// lease takes rows for the free slots. Whatever becomes of the call, ctx does not end it: a lease that nobody knows of
+// would delay its message.
+func (w *worker) lease(limit int) ([]*engine.QueueRow, engine.Token, error) {
+	token := engine.NewToken()
+	ctx, cancel := context.WithTimeout(context.Background(), w.settings.LeaseTime)
+	defer cancel()
+	rows, err := w.queue.backend.Lease(ctx, w.consumer, limit, token, w.settings.LeaseTime)
+	return rows, token, err
+}
+
+// start gives each row to a goroutine. A row whose last start had no end may be one that kills its process: it waits until
+// nothing else is at work, and runs alone, so that its neighbours are not taken down, nor blamed, with it.
+func (w *worker) start(ctx context.Context, rows []*engine.QueueRow, token engine.Token) {
+	var suspects []*engine.QueueRow
+	for _, row := range rows {
+		if row.State == engine.StateWaiting && row.Unfinished > 1 {
+			suspects = append(suspects, row)
+			continue
+		}
+		w.launch(ctx, row, token)
+	}
+	for _, row := range suspects {
+		w.work.Wait()
+		w.launch(ctx, row, token)
+		w.work.Wait()
+	}
+}
+
+func (w *worker) launch(ctx context.Context, row *engine.QueueRow, token engine.Token) {
+	lease, msg, err := w.queue.engine.NewLease(w.queue.owner, w.queue.backend, row, token)
+	switch {
+	case err != nil:
+		w.settings.Logger.Error("A queue row cannot be read; it is tried again when its lease has run out", err, watermill.LogFields{"consumer": w.name, "seq": row.Seq})
+		return
+	case row.State == engine.StateWaiting && row.Unfinished > w.settings.MaxStarts:
+		w.bury(lease, errStarts(row.Unfinished-1))
+		return
+	}
+	msgCtx, cancel := context.WithCancelCause(inbox.WithLease(ctx, lease))
+	msg.SetContext(msgCtx)
+	w.mu.Lock()
+	w.held[lease] = cancel
+	w.mu.Unlock()
+	w.slots <- struct{}{}
+	w.work.Go(func() {
+		defer func() {
+			w.mu.Lock()
+			delete(w.held, lease)
+			w.mu.Unlock()
+			cancel(nil)
+			<-w.slots
+		}()
+		w.deliver(ctx, lease, msg)
+	})
+}
+
+// deliver hands the message over and ends its row by what became of it.
+func (w *worker) deliver(ctx context.Context, lease *engine.Lease, msg *message.Message) {
+	select {
+	case w.out <- msg:
+	case <-ctx.Done():
+		w.release(lease)
+		return
+	}
+	select {
+	case <-msg.Acked():
+		w.acked(lease)
+	case <-msg.Nacked():
+		w.nacked(ctx, lease)
+	case <-w.closed(ctx):
+		w.release(lease)
+	}
+}
+
+// closed is closed when a message that was handed over has had CloseTimeout since ctx ended.
+func (w *worker) closed(ctx context.Context) <-chan struct{} {
+	late := make(chan struct{})
+	context.AfterFunc(ctx, func() { time.AfterFunc(w.settings.CloseTimeout, func() { close(late) }) })
+	return late
+}
+
+// finish waits for what is at work.
+func (w *worker) finish() { w.work.Wait() }
+
+// sleep waits for something to do: a wake-up, the end of the pause, the next due time.
+func (w *worker) sleep(ctx context.Context, wake <-chan struct{}, d time.Duration) {
+	timer := time.NewTimer(w.untilDue(ctx, d))
+	defer timer.Stop()
+	select {
+	case <-wake:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// untilDue shortens a pause to the first due time.
+func (w *worker) untilDue(ctx context.Context, d time.Duration) time.Duration {
+	if d <= w.settings.PollMin {
+		return d
+	}
+	next, any, err := w.queue.backend.NextDue(ctx, w.consumer)
+	if err != nil || !any {
+		return d
+	}
+	return max(min(d, next), w.settings.PollMin)
+}
