@@ -57,6 +57,10 @@ type Config struct {
 	// recorded, and nothing returned to the router. Defaults to none: they are recorded, and the router publishes them.
 	Outbox Outbox
 
+	// OrderKey is for messages that are stored for later: those of one consumer with equal keys are handled one after the
+	// other, in the order of their intake, and a dead one blocks those behind it. An empty key is no order. Defaults to none.
+	OrderKey func(msg *message.Message) string
+
 	// Claims proposes the operation of a message, so that its claim travels together with the message's own, which saves
 	// a round trip on pgx: set it to (*businesskey.Keys).Claims where every handler has that middleware. Defaults to none.
 	Claims Claims

@@ -172,6 +172,7 @@ func (v *delivery) tell(outcome Outcome, result Result, err error) {
 		TxUnused:  result.TxUnused,
 		Unguarded: v.d.MessageTime.IsZero(),
 		TxRetries: result.TxRetries,
+		Attempt:   v.d.Attempt,
 		Duration:  time.Since(v.start),
 		Wait:      result.Wait,
 		Err:       err,

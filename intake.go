@@ -33,7 +33,11 @@ func (in *Inbox) Intake(consumers ...string) message.NoPublishHandlerFunc {
 				in.tellStored(msg, d, start, Stored{Err: err})
 				return err
 			}
-			entries = append(entries, Entry{Delivery: d, Message: msg})
+			entry := Entry{Delivery: d, Message: msg}
+			if in.config.OrderKey != nil {
+				entry.OrderKey = in.config.OrderKey(msg)
+			}
+			entries = append(entries, entry)
 		}
 		queue, ok := in.store.(QueueStore)
 		if !ok {

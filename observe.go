@@ -69,6 +69,8 @@ type Event struct {
 	Unguarded bool
 	// TxRetries is how often the transaction was run again after a serialization failure or deadlock.
 	TxRetries int
+	// Attempt counts the starts of a message from the queue, this one included; 0 is a message from a broker.
+	Attempt int
 	// Duration is the time in the middleware; Wait is the part of it spent waiting for copies elsewhere.
 	Duration, Wait time.Duration
 	// Err is what the middleware returned, nil for an acked delivery.

@@ -46,6 +46,9 @@ type Lease interface {
 	Delivery() Delivery
 }
 
+// TopicMetadataKey is the metadata field in which a message from the queue carries the broker's topic that it came from.
+const TopicMetadataKey = "watermill_inbox_topic"
+
 type leaseKey struct{}
 
 // WithLease puts a lease into the context of a message. Queues call it.

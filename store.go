@@ -47,6 +47,8 @@ type Delivery struct {
 	Record bool
 	// Operation is what Config.Claims proposed, to be claimed with the message where that saves a round trip. Nil is none.
 	Operation *Operation
+	// Attempt counts the starts of a message from the queue, this one included; 0 is a message from a broker.
+	Attempt int
 	// HasKeyTime tells that the consumer's keys are made with Config.KeyTime, also when KeyTime is zero.
 	HasKeyTime bool
 }

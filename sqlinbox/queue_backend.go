@@ -43,22 +43,49 @@ func (b *backend) inTx(ctx context.Context, fn func(t *transaction) error) error
 
 // Store is queue.Backend's Store.
 func (b *backend) Store(ctx context.Context, items []*queue.Item) (stored []bool, err error) {
-	stored = make([]bool, len(items))
+	if stored, done, err := b.storeTogether(ctx, items); done {
+		return stored, b.missingTable(ctx, err)
+	}
 	err = b.inTx(ctx, func(t *transaction) error {
-		if err := b.lockLanes(ctx, t, items); err != nil {
-			return err
-		}
-		if b.queue.StoreAll.SQL != "" {
-			return b.storeAll(ctx, t, items, stored)
-		}
-		for i, item := range items {
-			if err := b.storeOne(ctx, t, item, &stored[i]); err != nil {
+		if b.queue.LockTimeout != "" {
+			if _, err := t.tx.ExecContext(ctx, b.queue.LockTimeout); err != nil {
 				return err
 			}
 		}
-		return nil
+		stored, err = t.StoreItems(ctx, items)
+		return err
 	})
 	return stored, b.missingTable(ctx, err)
+}
+
+// StoreItems is engine.StoreTx's StoreItems.
+func (t *transaction) StoreItems(ctx context.Context, items []*queue.Item) (stored []bool, err error) {
+	b := t.backend
+	if err := b.lockLanes(ctx, t, items); err != nil {
+		return nil, managed(err)
+	}
+	stored = make([]bool, len(items))
+	if b.queue.StoreAll.SQL != "" {
+		return stored, managed(b.storeAll(ctx, t, items, stored))
+	}
+	for i, item := range items {
+		if err := b.storeOne(ctx, t, item, &stored[i]); err != nil {
+			return nil, managed(err)
+		}
+	}
+	return stored, nil
+}
+
+// lanesOf gives what to lock for the items, each once and in order.
+func (b *backend) lanesOf(items []*queue.Item) []int64 {
+	var lanes []int64
+	for _, item := range items {
+		if item.Lane != 0 {
+			lanes = append(lanes, b.laneOrder(item.Lane))
+		}
+	}
+	slices.Sort(lanes)
+	return slices.Compact(lanes)
 }
 
 // lockLanes locks the lanes of the items, each once and in order, by statements of their own: what comes after them sees
@@ -67,14 +94,7 @@ func (b *backend) lockLanes(ctx context.Context, t *transaction, items []*queue.
 	if b.queue.LockLane.SQL == "" {
 		return nil
 	}
-	var lanes []int64
-	for _, item := range items {
-		if item.Lane != 0 {
-			lanes = append(lanes, b.laneOrder(item.Lane))
-		}
-	}
-	slices.Sort(lanes)
-	for _, lane := range slices.Compact(lanes) {
+	for _, lane := range b.lanesOf(items) {
 		if err := t.lockLane(ctx, lane); err != nil {
 			return err
 		}
@@ -128,9 +148,6 @@ func (b *backend) storeOne(ctx context.Context, t *transaction, item *queue.Item
 
 // storeAll stores all items by one statement on PostgreSQL.
 func (b *backend) storeAll(ctx context.Context, t *transaction, items []*queue.Item, stored []bool) error {
-	if _, err := t.tx.ExecContext(ctx, b.queue.LockTimeout); err != nil {
-		return err
-	}
 	rows, err := t.tx.QueryContext(ctx, b.queue.StoreAll.SQL, storeArgs(items)...)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package pgxinbox
 
 import (
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,6 +16,7 @@ var (
 	_ engine.Reader       = (*backend)(nil)
 	_ engine.LeaseBackend = (*backend)(nil)
 	_ engine.LeaseTx      = (*transaction)(nil)
+	_ engine.StoreTx      = (*transaction)(nil)
 )
 
 // Look is engine.Reader's Look.
@@ -81,4 +83,16 @@ func (t *transaction) CompleteOperation(ctx context.Context, c *engine.Operation
 func (t *transaction) FreeOperations(_ context.Context, owner inbox.StorageKey) error {
 	t.atCommit.add(t.backend.queue.FreeOperations.SQL, pgclaim.UUID(owner))
 	return nil
+}
+
+// StoreItems is engine.StoreTx's StoreItems.
+func (t *transaction) StoreItems(ctx context.Context, items []*engine.Item) ([]bool, error) {
+	var lanes []int64
+	for _, item := range items {
+		if item.Lane != 0 {
+			lanes = append(lanes, item.Lane)
+		}
+	}
+	slices.Sort(lanes)
+	return pgclaim.StoreIn(ctx, t.inner, t.backend.queue, slices.Compact(lanes), items)
 }

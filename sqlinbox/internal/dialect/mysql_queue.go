@@ -65,9 +65,9 @@ WHERE h.state = 0 AND h.due_at IS NULL`,
 	Kill:    `DELETE FROM {queue} WHERE seq = ?1`,
 	RowOf:   "SELECT `key`, consumer_id, lane FROM {queue} WHERE seq = ?1 FOR UPDATE",
 	Counts: `
-SELECT c.consumer, COALESCE(sum(q.state = 0), 0), COALESCE(sum(q.state = 1), 0), COALESCE(sum(q.state = 2), 0),
+SELECT m.consumer, COALESCE(sum(q.state = 0), 0), COALESCE(sum(q.state = 1), 0), COALESCE(sum(q.state = 2), 0),
   COALESCE(TIMESTAMPDIFF(MICROSECOND, min(IF(q.state = 0, q.received_at, NULL)), UTC_TIMESTAMP(6)) DIV 1000, 0)
-FROM {queue} AS q JOIN {consumers} AS c ON c.id = q.consumer_id GROUP BY c.consumer ORDER BY c.consumer`,
+FROM {queue} AS q JOIN {inbox} AS m ON m.` + "`key`" + ` = q.` + "`key`" + ` GROUP BY m.consumer ORDER BY m.consumer`,
 	Old: "SELECT q.seq, q.state, q.attempts, TIMESTAMPDIFF(MICROSECOND, q.received_at, UTC_TIMESTAMP(6)) DIV 1000, COALESCE(q.last_error, ''),\n" +
 		"  m.consumer, m.source, m.message_id\nFROM {queue} AS q JOIN {inbox} AS m ON m.`key` = q.`key`\n" +
 		"WHERE q.received_at <= UTC_TIMESTAMP(6) - INTERVAL ?1 * 1000 MICROSECOND ORDER BY q.seq LIMIT ?2",

@@ -97,9 +97,9 @@ WHERE o.key = $1::uuid AND o.owner IS NOT NULL AND NOT EXISTS (SELECT FROM {queu
 	Kill:    `DELETE FROM {queue} WHERE seq = $1::bigint`,
 	RowOf:   `SELECT key, consumer_id, lane FROM {queue} WHERE seq = $1::bigint FOR UPDATE`,
 	Counts: `
-SELECT c.consumer, count(*) FILTER (WHERE q.state = 0), count(*) FILTER (WHERE q.state = 1), count(*) FILTER (WHERE q.state = 2),
+SELECT m.consumer, count(*) FILTER (WHERE q.state = 0), count(*) FILTER (WHERE q.state = 1), count(*) FILTER (WHERE q.state = 2),
   COALESCE((extract(epoch FROM now() - min(q.received_at) FILTER (WHERE q.state = 0)) * 1000)::bigint, 0)
-FROM {queue} AS q JOIN {consumers} AS c ON c.id = q.consumer_id GROUP BY c.consumer ORDER BY c.consumer`,
+FROM {queue} AS q JOIN {inbox} AS m ON m.key = q.key GROUP BY m.consumer ORDER BY m.consumer`,
 	Old: `
 SELECT q.seq, q.state, q.attempts, (extract(epoch FROM now() - q.received_at) * 1000)::bigint, COALESCE(q.last_error, ''),
   m.consumer, m.source, m.message_id

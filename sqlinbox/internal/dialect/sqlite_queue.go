@@ -66,9 +66,9 @@ WHERE key = ?1 AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {queue} AS q 
 	Kill:    `DELETE FROM {queue} WHERE seq = ?1`,
 	RowOf:   `SELECT key, consumer_id, lane FROM {queue} WHERE seq = ?1`,
 	Counts: `
-SELECT c.consumer, count(*) FILTER (WHERE q.state = 0), count(*) FILTER (WHERE q.state = 1), count(*) FILTER (WHERE q.state = 2),
+SELECT m.consumer, count(*) FILTER (WHERE q.state = 0), count(*) FILTER (WHERE q.state = 1), count(*) FILTER (WHERE q.state = 2),
   COALESCE(` + sqliteNow + ` - min(q.received_at) FILTER (WHERE q.state = 0), 0)
-FROM {queue} AS q JOIN {consumers} AS c ON c.id = q.consumer_id GROUP BY c.consumer ORDER BY c.consumer`,
+FROM {queue} AS q JOIN {inbox} AS m ON m.key = q.key GROUP BY m.consumer ORDER BY m.consumer`,
 	Old: `
 SELECT q.seq, q.state, q.attempts, ` + sqliteNow + ` - q.received_at, COALESCE(q.last_error, ''), m.consumer, m.source, m.message_id
 FROM {queue} AS q JOIN {inbox} AS m ON m.key = q.key

@@ -218,6 +218,7 @@ func (p *process) run(ctx context.Context, tx Tx, fn inbox.Func) (done bool, err
 	if err != nil {
 		return false, p.commitFailed(ctx, err)
 	}
+	scope.committed()
 	if p.claim != nil {
 		p.remember(p.d.Fingerprint, record != nil)
 	}

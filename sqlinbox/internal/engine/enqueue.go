@@ -19,10 +19,14 @@ func NewToken() (t Token) {
 	return t
 }
 
-// ClaimFor is the claim of a delivery that is to be stored, once its consumer's key scheme is known to be its own.
+// ClaimFor is the claim of a delivery that is to be stored, once its consumer's key scheme is known to be its own. Inside
+// a transaction of ctx that is not asked: it would take another connection, which may wait for this transaction.
 func (e *Engine) ClaimFor(ctx context.Context, d inbox.Delivery) (*Claim, error) {
 	p := &process{Engine: e, d: d, key: d.StorageKey()}
 	p.claim = newClaim(d, p.key, e.settings.LockSpace)
+	if scopeFrom(ctx) != nil {
+		return p.claim, nil
+	}
 	if err := p.checkScheme(ctx, e.settings.InFlightWait); err != nil {
 		return nil, e.StoreError(err)
 	}
@@ -102,4 +106,60 @@ func (e *Engine) Lane(consumer, orderKey string) int64 {
 		return 1
 	}
 	return lane
+}
+
+// StoreTx is a Tx into which messages can be stored for later.
+type StoreTx interface {
+	Tx
+	// StoreItems stores the items, whose keys differ, in this transaction, and tells for each whether it was new.
+	StoreItems(ctx context.Context, items []*Item) ([]bool, error)
+}
+
+// Item is one message to be stored.
+type Item struct {
+	Claim    *Claim
+	Consumer inbox.StorageKey
+	Lane     int64 // 0: no order
+	Message  []byte
+}
+
+// TxFor gives the open transaction of this engine that ctx carries, nil for none; one that is not begun yet begins now.
+func (e *Engine) TxFor(ctx context.Context) (StoreTx, error) {
+	s := scopeFrom(ctx)
+	if s == nil {
+		return nil, nil //nolint:nilnil // none
+	}
+	if s.engine != e {
+		return nil, inbox.ErrNested
+	}
+	if s.begin != nil {
+		if _, err := s.begin(ctx); err != nil {
+			return nil, err
+		}
+	}
+	s.used.Store(true)
+	tx, ok := s.tx.(StoreTx)
+	if !ok {
+		return nil, inbox.ErrNoQueue
+	}
+	return tx, nil
+}
+
+// AfterCommit notes what to do when the transaction of ctx has been committed.
+func (e *Engine) AfterCommit(ctx context.Context, fn func()) {
+	if s := scopeFrom(ctx); s != nil {
+		s.operations.mu.Lock()
+		s.afterCommit = append(s.afterCommit, fn)
+		s.operations.mu.Unlock()
+	}
+}
+
+func (s *Scope) committed() {
+	s.operations.mu.Lock()
+	fns := s.afterCommit
+	s.afterCommit = nil
+	s.operations.mu.Unlock()
+	for _, fn := range fns {
+		fn()
+	}
 }

@@ -157,6 +157,7 @@ func (l *Lease) Delivery() inbox.Delivery {
 		},
 		Topic:       DecodeText(l.row.Topic),
 		Fingerprint: l.row.Fingerprint,
+		Attempt:     l.row.Attempts,
 	}
 }
 
@@ -271,6 +272,7 @@ func (p *process) runLeased(ctx context.Context, l *Lease, end End, fn inbox.Fun
 		_ = p.rollback(ctx, tx)
 		return false, p.commitFailed(ctx, err)
 	}
+	scope.committed()
 	l.set(LeaseDone, nil)
 	if publishing {
 		l.set(LeasePublishing, nil)

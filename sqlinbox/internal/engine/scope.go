@@ -18,12 +18,13 @@ type Scope struct {
 	// begin gives the transaction of a leased message, which begins when it is first asked for; nil: Handle is there.
 	begin func(ctx context.Context) (handle any, err error)
 
-	leased     *Lease // of the message; nil: it was not queued
-	engine     *Engine
-	tx         Tx
-	record     bool // what the handler returns is recorded
-	operations operations
-	repeated   atomic.Bool // the whole message asks for an operation that was done before
+	leased      *Lease // of the message; nil: it was not queued
+	engine      *Engine
+	tx          Tx
+	record      bool // what the handler returns is recorded
+	operations  operations
+	afterCommit []func()
+	repeated    atomic.Bool // the whole message asks for an operation that was done before
 
 	used atomic.Bool
 	over atomic.Bool

@@ -37,9 +37,4 @@ type Backend interface {
 }
 
 // Item is one message to be stored.
-type Item struct {
-	Claim    *engine.Claim
-	Consumer inbox.StorageKey
-	Lane     int64 // 0: no order
-	Message  []byte
-}
+type Item = engine.Item

@@ -42,6 +42,8 @@ func (w *worker) acked(lease *engine.Lease) {
 // nacked ends the attempt of a nacked message.
 func (w *worker) nacked(ctx context.Context, lease *engine.Lease) {
 	switch state, err := lease.State(); state {
+	case engine.LeaseDone:
+		w.promoted(lease)
 	case engine.LeasePublishing:
 		w.retry(lease, errors.New("what it returned could not be published"))
 	case engine.LeaseUntouched:

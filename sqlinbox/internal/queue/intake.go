@@ -111,23 +111,16 @@ func (q *intake) store(ctx context.Context, batch []*call) {
 	}
 	for _, c := range batch {
 		for i, entry := range c.entries {
-			claim, err := q.engine.ClaimFor(ctx, entry.Delivery)
 			p := &pending{entry: entry, answer: &c.answers[i]}
-			if err != nil {
+			if err := q.prepare(ctx, p); err != nil {
 				p.answer.Err = q.fail(entry, err)
 				continue
 			}
-			p.item = &Item{
-				Claim:    claim,
-				Consumer: engine.ConsumerID(entry.Delivery.Key.Consumer),
-				Lane:     q.engine.Lane(entry.Delivery.Key.Consumer, entry.OrderKey),
-				Message:  engine.EncodeMessage(entry.Message),
-			}
-			if first[claim.Key] {
+			if first[p.item.Claim.Key] {
 				copies = append(copies, p)
 				continue
 			}
-			first[claim.Key] = true
+			first[p.item.Claim.Key] = true
 			all = append(all, p)
 		}
 	}
@@ -135,6 +128,22 @@ func (q *intake) store(ctx context.Context, batch []*call) {
 	for _, p := range copies { // of a message of this batch: the database tells what became of it
 		q.classify(ctx, p)
 	}
+}
+
+// prepare makes the item of an entry.
+func (q *intake) prepare(ctx context.Context, p *pending) error {
+	d := p.entry.Delivery
+	claim, err := q.engine.ClaimFor(ctx, d)
+	if err != nil {
+		return err
+	}
+	p.item = &Item{
+		Claim:    claim,
+		Consumer: engine.ConsumerID(d.Key.Consumer),
+		Lane:     q.engine.Lane(d.Key.Consumer, p.entry.OrderKey),
+		Message:  engine.EncodeMessage(p.entry.Message),
+	}
+	return nil
 }
 
 // storeSome stores entries with different keys. An error that one of them may have caused is brought home to it by

@@ -155,48 +155,67 @@ func (w *worker) lease(limit int) ([]*engine.QueueRow, engine.Token, error) {
 }
 
 // start gives each row to a goroutine. A row whose last start had no end may be one that kills its process: it waits until
-// nothing else is at work, and runs alone, so that its neighbours are not taken down, nor blamed, with it.
+// nothing else is at work, and runs alone, so that its neighbours are not taken down, nor blamed, with it. Its lease is
+// renewed meanwhile.
 func (w *worker) start(ctx context.Context, rows []*engine.QueueRow, token engine.Token) {
-	var suspects []*engine.QueueRow
+	var suspects []*taken
 	for _, row := range rows {
-		if row.State == engine.StateWaiting && row.Unfinished > 1 {
-			suspects = append(suspects, row)
-			continue
+		t := w.take(ctx, row, token)
+		switch {
+		case t == nil:
+		case row.State == engine.StateWaiting && row.Unfinished > 1:
+			suspects = append(suspects, t)
+		default:
+			w.launch(ctx, t)
 		}
-		w.launch(ctx, row, token)
 	}
-	for _, row := range suspects {
+	for _, t := range suspects {
 		w.work.Wait()
-		w.launch(ctx, row, token)
+		w.launch(ctx, t)
 		w.work.Wait()
 	}
 }
 
-func (w *worker) launch(ctx context.Context, row *engine.QueueRow, token engine.Token) {
+// taken is a leased message on its way to a handler.
+type taken struct {
+	lease  *engine.Lease
+	msg    *message.Message
+	cancel context.CancelCauseFunc
+}
+
+// take makes the message of a row, whose lease is renewed from here on; nil where there is nothing to be handled.
+func (w *worker) take(ctx context.Context, row *engine.QueueRow, token engine.Token) *taken {
 	lease, msg, err := w.queue.engine.NewLease(w.queue.owner, w.queue.backend, row, token)
 	switch {
 	case err != nil:
 		w.settings.Logger.Error("A queue row cannot be read; it is tried again when its lease has run out", err, watermill.LogFields{"consumer": w.name, "seq": row.Seq})
-		return
+		return nil
 	case row.State == engine.StateWaiting && row.Unfinished > w.settings.MaxStarts:
 		w.bury(lease, errStarts(row.Unfinished-1))
-		return
+		return nil
+	}
+	if topic := lease.Delivery().Topic; topic != "" {
+		msg.Metadata.Set(inbox.TopicMetadataKey, topic)
 	}
 	msgCtx, cancel := context.WithCancelCause(inbox.WithLease(ctx, lease))
 	msg.SetContext(msgCtx)
 	w.mu.Lock()
 	w.held[lease] = cancel
 	w.mu.Unlock()
+	return &taken{lease, msg, cancel}
+}
+
+func (w *worker) launch(ctx context.Context, t *taken) {
 	w.slots <- struct{}{}
 	w.work.Go(func() {
 		defer func() {
 			w.mu.Lock()
-			delete(w.held, lease)
+			delete(w.held, t.lease)
 			w.mu.Unlock()
-			cancel(nil)
+			t.cancel(nil)
 			<-w.slots
 		}()
-		w.deliver(ctx, lease, msg)
+		w.deliver(ctx, t.lease, t.msg)
 	})
 }
 
