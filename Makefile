@@ -12,7 +12,7 @@ GOTESTSUM := go run gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
 # Every module of the repository: `./...` never enters a nested one, nor a folder that begins
 # with an underscore.
 MODULES  := $(sort $(patsubst %/,%,$(dir $(wildcard go.mod */go.mod */*/go.mod))))
-EXAMPLES := quickstart pgx sqlc gorm cqrs outbox
+EXAMPLES := quickstart pgx sqlc gorm cqrs outbox two-phase
 
 # The limit of one package's tests, and the file for what ran.
 TEST_TIMEOUT := 20m

@@ -97,7 +97,23 @@ var transientErrors = [...]error{
 
 // IsPermanent tells that no retry of the message cures err: no usable id, an id used for other content, late. Give
 // middleware.Retry a ShouldRetry that is false for it.
-func IsPermanent(err error) bool { return isAny(err, permanentErrors[:]) }
+func IsPermanent(err error) bool {
+	var own *permanentError
+	return errors.As(err, &own) || isAny(err, permanentErrors[:])
+}
+
+// Permanent marks an error of a handler as one that no retry cures, such as an invalid order: [IsPermanent] is true for
+// it, and a message from the queue is dead at once. Nil stays nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+type permanentError struct{ error }
+
+func (e *permanentError) Unwrap() error { return e.error }
 
 // IsTransient tells that the message is not at fault and must stay in the broker: in flight elsewhere, the context
 // ended, the database cannot serve, or the program is put together wrongly. Give middleware.PoisonQueueWithFilter a

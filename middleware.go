@@ -74,7 +74,7 @@ func (in *Inbox) handle(msg *message.Message, next message.HandlerFunc, as strin
 
 // delivery finds out which message it is: by its identity, or by the lease of one that comes out of the store's queue.
 func (in *Inbox) delivery(run *delivery, as string) (Delivery, error) {
-	lease, leased := LeaseFromContext(run.ctx)
+	lease, leased := leaseOf(run.msg)
 	if !leased || !lease.Of(in.store) {
 		return in.identify(run.msg, as)
 	}

@@ -42,6 +42,9 @@ type Lease interface {
 	Of(store Store) bool
 	// Step runs fn unless an earlier attempt of the message has; see the function [Step].
 	Step(ctx context.Context, name string, fn func(ctx context.Context) ([]byte, error)) ([]byte, error)
+	// Message is the one that was leased. A context that carries the lease may outlive it, in another message: such a
+	// message is not leased.
+	Message() *message.Message
 	// Delivery is the message as it was identified at its intake. It is never identified again.
 	Delivery() Delivery
 }
@@ -56,10 +59,16 @@ func WithLease(ctx context.Context, l Lease) context.Context {
 	return context.WithValue(ctx, leaseKey{}, l)
 }
 
-// LeaseFromContext gives the lease of a message that came out of a queue.
+// LeaseFromContext gives the lease of a message that came out of a queue, which ctx may have outlived.
 func LeaseFromContext(ctx context.Context) (Lease, bool) {
 	l, ok := ctx.Value(leaseKey{}).(Lease)
 	return l, ok
+}
+
+// leaseOf gives the lease of this very message.
+func leaseOf(msg *message.Message) (Lease, bool) {
+	l, ok := LeaseFromContext(msg.Context())
+	return l, ok && l.Message() == msg
 }
 
 // Unleased lets messages that came out of a queue pass by a middleware: their row owns retries and the end of them, so
@@ -68,7 +77,7 @@ func Unleased(mw message.HandlerMiddleware) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		wrapped := mw(next)
 		return func(msg *message.Message) ([]*message.Message, error) {
-			if _, leased := LeaseFromContext(msg.Context()); leased {
+			if _, leased := leaseOf(msg); leased {
 				return next(msg)
 			}
 			return wrapped(msg)

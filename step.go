@@ -38,6 +38,11 @@ func Step[T any](ctx context.Context, name string, fn func(ctx context.Context) 
 // StepBytes is [Step] for a result that is stored as it is.
 func StepBytes(ctx context.Context, name string, fn func(ctx context.Context) ([]byte, error)) ([]byte, error) {
 	lease, ok := LeaseFromContext(ctx)
+	if ok { // but not of a message that was made with the context of the leased one, and is handled by itself
+		if key, handled := KeyFromContext(ctx); handled {
+			ok = key == lease.Delivery().Key
+		}
+	}
 	if !ok {
 		return nil, fmt.Errorf("inbox: step %q: %w", name, ErrNotLeased)
 	}

@@ -32,8 +32,11 @@ func (c TwoPhaseConfig) validate() error {
 		name    string
 		missing bool
 	}{
-		{"Name", c.Name == ""}, {"Topic", c.Topic == ""}, {"Subscriber", isNil(c.Subscriber)},
-		{"Queue", isNil(c.Queue)}, {"Handler", c.Handler == nil},
+		{"Name", c.Name == ""},
+		{"Topic", c.Topic == ""},
+		{"Subscriber", isNil(c.Subscriber)},
+		{"Queue", isNil(c.Queue)},
+		{"Handler", c.Handler == nil},
 	} {
 		if field.missing {
 			return &ConfigError{"TwoPhaseConfig." + field.name, nil, "is required"}
@@ -59,7 +62,9 @@ func TwoPhase(router *message.Router, in *Inbox, config TwoPhaseConfig) (*messag
 		return nil, fmt.Errorf("inbox: TwoPhase: %w", ErrNoQueue)
 	}
 	intake := config.Name + "_intake"
-	in.intakes.Store(intake, true)
+	if _, twice := in.intakes.LoadOrStore(intake, true); twice {
+		return nil, &ConfigError{"TwoPhaseConfig.Name", config.Name, "has two-phase handlers already"}
+	}
 	router.AddConsumerHandler(intake, config.Topic, config.Subscriber, in.Intake(config.Name))
 	topic := in.queueTopic(config.Name)
 	if config.PublishTopic == "" {

@@ -174,7 +174,7 @@ func TestMigrationSQLIsWhatAStoreNeeds(t *testing.T) {
 	_, err = db.ExecContext(t.Context(), down)
 	require.NoError(t, err)
 	var tables int
-	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM sqlite_master WHERE type = 'table'").Scan(&tables))
+	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'").Scan(&tables))
 	require.Zero(t, tables)
 }
 

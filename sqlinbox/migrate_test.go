@@ -103,7 +103,7 @@ func openSQLite(t *testing.T) *database {
 		"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)"
 	d := &database{open: opener(t, "sqlite", dsn), config: sqlinbox.Config{Dialect: sqlinbox.SQLite}, dsn: dsn}
 	d.DB = d.open()
-	d.tables = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY 1"
+	d.tables = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name <> 'sqlite_sequence' ORDER BY 1"
 	return d
 }
 

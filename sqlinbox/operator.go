@@ -146,6 +146,9 @@ func (t *transaction) kill(ctx context.Context, seq int64, rawKey, rawConsumer [
 	if _, err := t.exec(ctx, b.queue.Processed, b.bytes16(key)); err != nil {
 		return err
 	}
+	if err := t.forget(ctx, key); err != nil {
+		return err
+	}
 	if err := t.FreeOperations(ctx, key); err != nil || lane == 0 {
 		return err
 	}

@@ -23,8 +23,18 @@ var (
 	_ engine.LeaseTx      = (*transaction)(nil)
 )
 
-// inTx runs fn in a transaction that does not die with ctx.
+// inTx runs fn in a transaction that does not die with ctx; once more, from its beginning, after a deadlock.
 func (b *backend) inTx(ctx context.Context, fn func(t *transaction) error) error {
+	const most = 3
+	for again := 0; ; again++ {
+		err := b.inTxOnce(ctx, fn)
+		if again == most || ctx.Err() != nil || b.Fault(err) != engine.FaultSerialization {
+			return err
+		}
+	}
+}
+
+func (b *backend) inTxOnce(ctx context.Context, fn func(t *transaction) error) error {
 	conn, err := b.db.Conn(ctx)
 	if err != nil {
 		return err
@@ -240,7 +250,11 @@ func (b *backend) Lease(ctx context.Context, consumer inbox.StorageKey, limit in
 }
 
 func (b *backend) leaseAll(ctx context.Context, consumer inbox.StorageKey, limit int, token engine.Token, d time.Duration) ([]*engine.QueueRow, error) {
-	rows, err := b.db.QueryContext(ctx, b.queue.Lease.SQL, b.bytes16(consumer), limit, b.bytes16(token), d.Milliseconds(), nil)
+	args := []any{b.bytes16(consumer), limit, b.bytes16(token), d.Milliseconds(), nil}
+	if leased, done, err := b.leaseTogether(ctx, args...); done {
+		return leased, err
+	}
+	rows, err := b.db.QueryContext(ctx, b.queue.Lease.SQL, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -390,7 +404,10 @@ func int64s(rows *sql.Rows) ([]int64, error) {
 func (b *backend) Finish(ctx context.Context, row *engine.QueueRow, token engine.Token) error {
 	return b.inTx(ctx, func(t *transaction) error {
 		taken, err := t.exec(ctx, b.queue.Take, row.Seq, b.bytes16(token))
-		if err != nil || !taken {
+		if err == nil && !taken {
+			err = inbox.ErrLeaseLost
+		}
+		if err != nil {
 			return err
 		}
 		if row.State == engine.StateWaiting {
@@ -398,11 +415,7 @@ func (b *backend) Finish(ctx context.Context, row *engine.QueueRow, token engine
 				return err
 			}
 		}
-		if b.config.Dialect == PostgreSQL {
-			_, err = t.tx.ExecContext(ctx, b.sql.Forget.SQL, uuidArray([]inbox.StorageKey{row.Key}))
-		} else {
-			_, err = t.exec(ctx, b.sql.Forget, b.bytes16(row.Key))
-		}
+		err = t.forget(ctx, row.Key)
 		if err == nil && row.State == engine.StateWaiting {
 			err = t.FreeOperations(ctx, row.Key)
 		}
@@ -411,6 +424,20 @@ func (b *backend) Finish(ctx context.Context, row *engine.QueueRow, token engine
 		}
 		return err
 	})
+}
+
+// forget deletes what is kept beside the memory of a message whose row is gone: its record, and the results of its steps.
+func (t *transaction) forget(ctx context.Context, key inbox.StorageKey) error {
+	b, err := t.backend, error(nil)
+	if b.config.Dialect == PostgreSQL {
+		_, err = t.tx.ExecContext(ctx, b.sql.Forget.SQL, uuidArray([]inbox.StorageKey{key}))
+	} else {
+		_, err = t.exec(ctx, b.sql.Forget, b.bytes16(key))
+	}
+	if err != nil {
+		return err
+	}
+	return t.ForgetSteps(ctx, key)
 }
 
 // NextDue is queue.Backend's NextDue.
@@ -495,57 +522,74 @@ func (t *transaction) FreeOperations(ctx context.Context, owner inbox.StorageKey
 	return managed(err)
 }
 
-// Own is engine.LeaseSQL's Own.
-func (b *backend) Own(ctx context.Context, c *engine.OperationClaim, owner inbox.StorageKey) (owned bool, done *engine.OperationRow, err error) {
-	err = b.inTx(ctx, func(t *transaction) error {
-		own := b.queue.OwnOperation
-		owned, err = t.exec(ctx, own, b.bytes16(c.Key), b.bytes16(c.Fingerprint), c.Scope, c.ID, c.LockID, b.bytes16(owner))
-		if mysqlCode(err) == mysqlDuplicate {
-			err = nil
-		}
-		if claimBusy(err) != err { //nolint:errorlint // the same error comes back unless it means busy
-			return nil
-		}
-		if err != nil || owned {
-			return err
-		}
-		owned, done, err = b.ownedBy(ctx, t, c, owner)
-		return err
-	})
-	return owned, done, b.missingTable(ctx, err)
+// ForgetSteps is engine.LeaseTx's ForgetSteps.
+func (t *transaction) ForgetSteps(ctx context.Context, owner inbox.StorageKey) error {
+	_, err := t.exec(ctx, t.backend.queue.ForgetSteps, t.backend.bytes16(owner))
+	return managed(err)
 }
 
-// ownedBy reads whose an operation is that could not be claimed, and takes it over from a message that is not queued.
-func (b *backend) ownedBy(ctx context.Context, t *transaction, c *engine.OperationClaim, owner inbox.StorageKey) (owned bool, done *engine.OperationRow, err error) {
+// Look is engine.Reader's Look, in the transaction.
+func (t *transaction) Look(ctx context.Context, c *engine.Claim) (*engine.Row, error) {
+	return t.backend.lookup(ctx, t, c)
+}
+
+// Own is engine.LeaseSQL's Own.
+func (b *backend) Own(ctx context.Context, row *engine.QueueRow, token engine.Token, c *engine.OperationClaim) (o engine.Ownership, err error) {
+	err = b.inTx(ctx, func(t *transaction) error {
+		// The row's lock, until the operation is claimed: a message that is done must not own anything.
+		if o.Held, err = t.exec(ctx, b.queue.Hold, row.Seq, b.bytes16(token), row.LeaseTime.Milliseconds()); err != nil || !o.Held {
+			return err
+		}
+		// Read first: on MySQL an INSERT that meets a row locks it, and two who then take it over would deadlock.
+		known := false
+		if known, o.Owned, o.Done, err = b.ownedBy(ctx, t, c, row.Key); err != nil || known {
+			return err
+		}
+		own := b.queue.OwnOperation
+		o.Owned, err = t.exec(ctx, own, b.bytes16(c.Key), b.bytes16(c.Fingerprint), c.Scope, c.ID, c.LockID, b.bytes16(row.Key))
+		if mysqlCode(err) == mysqlDuplicate || claimBusy(err) != err { //nolint:errorlint // the same error comes back unless it means busy
+			return nil // somebody was faster
+		}
+		return err
+	})
+	return o, b.missingTable(ctx, err)
+}
+
+// ownedBy reads whose an operation is, if anybody's, and takes it over from a message that is not queued.
+func (b *backend) ownedBy(ctx context.Context, t *transaction, c *engine.OperationClaim, owner inbox.StorageKey) (known, owned bool, done *engine.OperationRow, err error) {
 	read := b.queue.OwnerOf
 	var present, fingerprint []byte
+	var queued bool
 	var row engine.OperationRow
 	err = t.tx.QueryRowContext(ctx, read.SQL, unprepared(t.conn, read.Args(b.bytes16(c.Key))...)...).
-		Scan(&present, &fingerprint, &row.Scope, &row.ID, &row.Result, &row.Messages)
+		Scan(&present, &queued, &fingerprint, &row.Scope, &row.ID, &row.Result, &row.Messages)
 	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil, nil
+		return false, false, nil, nil
 	}
 	if err != nil {
-		return false, nil, err
+		return true, false, nil, err
 	}
 	if row.Fingerprint, err = parse16(fingerprint); err != nil {
-		return false, nil, err
+		return true, false, nil, err
 	}
 	if present == nil {
-		return false, &row, nil
+		return true, false, &row, nil
 	}
 	has, err := parse16(present)
 	if err != nil {
-		return false, nil, err
+		return true, false, nil, err
 	}
 	if has == owner {
 		if row.Fingerprint != c.Fingerprint || row.Scope != c.Scope || row.ID != c.ID {
-			return false, &row, nil // told apart by the caller
+			return true, false, &row, nil // told apart by the caller
 		}
-		return true, nil, nil
+		return true, true, nil, nil
+	}
+	if queued {
+		return true, false, nil, nil
 	}
 	owned, err = t.exec(ctx, b.queue.TakeOverOperation, b.bytes16(c.Key), b.bytes16(c.Fingerprint), b.bytes16(owner))
-	return owned, nil, err
+	return true, owned, nil, err
 }
 
 // FindStep is engine.LeaseSQL's FindStep.
@@ -564,7 +608,7 @@ func (b *backend) PutStep(ctx context.Context, row *engine.QueueRow, token engin
 		result = []byte{}
 	}
 	err = b.inTx(ctx, func(t *transaction) error {
-		if held, err = t.exec(ctx, b.queue.Hold, row.Seq, b.bytes16(token)); err != nil || !held {
+		if held, err = t.exec(ctx, b.queue.Hold, row.Seq, b.bytes16(token), row.LeaseTime.Milliseconds()); err != nil || !held {
 			return err
 		}
 		if _, err := t.exec(ctx, b.queue.PutStep, b.bytes16(owner), name, result); err != nil {
@@ -578,5 +622,5 @@ func (b *backend) PutStep(ctx context.Context, row *engine.QueueRow, token engin
 
 // Hold is engine.LeaseSQL's Hold.
 func (b *backend) Hold(ctx context.Context, row *engine.QueueRow, token engine.Token) (bool, error) {
-	return b.one(ctx, b.queue.Hold, row, token)
+	return b.one(ctx, b.queue.Hold, row, token, row.LeaseTime.Milliseconds())
 }

@@ -2,6 +2,7 @@ package sqlinbox
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -21,7 +22,8 @@ type SubscriberConfig struct {
 	// PollInterval is the longest time between two looks for messages that other processes have stored; those of this
 	// process wake the subscriber at once. Defaults to 1 second.
 	PollInterval time.Duration
-	// MaxAttempts is how often a message is tried before it is dead. Defaults to 10.
+	// MaxAttempts is how often a message is tried before it is dead; -1 is no limit, for handlers whose errors are all of
+	// the other system's making. Defaults to 10.
 	MaxAttempts int
 	// MaxStarts is how often in a row a message may be started without an end, by processes that died, before it is dead.
 	// Defaults to 3.
@@ -49,8 +51,8 @@ func (c SubscriberConfig) Validate() error {
 		return bad("LeaseTime", c.LeaseTime, "must be at least 1 second, or 0 for the default")
 	case c.PollInterval < 0:
 		return bad("PollInterval", c.PollInterval, "must be a time, or 0 for the default")
-	case c.MaxAttempts < 0:
-		return bad("MaxAttempts", c.MaxAttempts, "must be a number, or 0 for the default")
+	case c.MaxAttempts < -1:
+		return bad("MaxAttempts", c.MaxAttempts, "must be a number, 0 for the default or -1 for no limit")
 	case c.MaxStarts < 0:
 		return bad("MaxStarts", c.MaxStarts, "must be a number, or 0 for the default")
 	case c.BackoffMin < 0 || c.BackoffMax < 0 || c.BackoffMax != 0 && c.BackoffMax < c.BackoffMin:
@@ -75,12 +77,16 @@ func (c SubscriberConfig) settings(logger watermill.LoggerAdapter) queue.Setting
 	const shortestPoll = 5 * time.Millisecond
 	poll := orDefault(c.PollInterval, time.Second)
 	shortest := orDefault(c.BackoffMin, time.Second)
+	attempts := orDefault(c.MaxAttempts, 10)
+	if attempts < 0 {
+		attempts = math.MaxInt
+	}
 	return queue.Settings{
 		Concurrency:  orDefault(c.Concurrency, 10),
 		LeaseTime:    orDefault(c.LeaseTime, 30*time.Second),
 		PollMin:      min(shortestPoll, poll),
 		PollMax:      poll,
-		MaxAttempts:  orDefault(c.MaxAttempts, 10),
+		MaxAttempts:  attempts,
 		MaxStarts:    orDefault(c.MaxStarts, 3),
 		BackoffMin:   shortest,
 		BackoffMax:   max(shortest, orDefault(c.BackoffMax, 5*time.Minute)),

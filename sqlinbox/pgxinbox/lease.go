@@ -85,6 +85,18 @@ func (t *transaction) FreeOperations(_ context.Context, owner inbox.StorageKey) 
 	return nil
 }
 
+// ForgetSteps is engine.LeaseTx's ForgetSteps, with COMMIT.
+func (t *transaction) ForgetSteps(_ context.Context, owner inbox.StorageKey) error {
+	t.atCommit.add(t.backend.queue.ForgetSteps.SQL, pgclaim.UUID(owner))
+	return nil
+}
+
+// Look is engine.Reader's Look, in the transaction.
+func (t *transaction) Look(ctx context.Context, c *engine.Claim) (*engine.Row, error) {
+	row, err := t.backend.claimer.Look(ctx, t.conn.Conn().PgConn(), c)
+	return row, t.backend.named(err)
+}
+
 // StoreItems is engine.StoreTx's StoreItems.
 func (t *transaction) StoreItems(ctx context.Context, items []*engine.Item) ([]bool, error) {
 	var lanes []int64

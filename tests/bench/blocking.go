@@ -48,10 +48,9 @@ func blocking(ctx context.Context, a *arena, work pgxWork) (handle, error) {
 
 func beginBlocking(ctx context.Context, pool *pgxpool.Pool, msg *message.Message) (tx pgx.Tx, first bool, err error) {
 	key := inbox.Key{Consumer: consumer, ID: msg.UUID}
-	content := sha256.Sum256(msg.Payload)
 	batch := &pgx.Batch{}
 	batch.BeginTx(pgx.TxOptions{})
-	batch.Queue(blockingClaim, uuid(key.Storage()), uuid([16]byte(content[:16])), key.Consumer, key.ID)
+	batch.Queue(blockingClaim, uuid(key.Storage()), contentOf(msg), key.Consumer, key.ID)
 	results := pool.SendBatch(ctx, batch)
 	tx = results.Tx()
 	var tag pgconn.CommandTag
@@ -65,5 +64,14 @@ func beginBlocking(ctx context.Context, pool *pgxpool.Pool, msg *message.Message
 	}
 	return tx, tag.RowsAffected() == 1, err
 }
+
+// contentOf is the fingerprint of a message.
+func contentOf(msg *message.Message) pgtype.UUID {
+	content := sha256.Sum256(msg.Payload)
+	return uuid([16]byte(content[:16]))
+}
+
+// consumerID stands for the number that the inbox derives from the consumer.
+func consumerID() pgtype.UUID { return uuid(inbox.Key{Consumer: consumer}.Storage()) }
 
 func uuid(b [16]byte) pgtype.UUID { return pgtype.UUID{Bytes: b, Valid: true} }

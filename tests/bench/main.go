@@ -4,9 +4,10 @@
 //
 //	go run ./tests/bench -sizes                     what docs/benchmarks.md shows
 //	go run ./tests/bench                            without the large tables
-//	go run ./tests/bench -quick                     a look, in two minutes
+//	go run ./tests/bench -quick                     a look, in three minutes
 //	go run ./tests/bench -only 'loopback.*/pgx'     some contenders, with those they are measured against
 //	go run ./tests/bench -sizes -only sizes/        the large tables alone (smaller ones with -quick)
+//	go run ./tests/bench -sizes -only leases/       the large queues alone (smaller ones with -quick)
 //	go run ./tests/bench -sizes -write docs/benchmarks.md
 //
 // It finds or starts a server as the tests do. Nothing else should run on the machine meanwhile.
@@ -43,7 +44,7 @@ func parse() (settings, error) {
 	rounds := flag.Int("rounds", 21, "how many `rounds`, each with every contender once")
 	seconds := flag.Float64("seconds", 0.4, "how many `seconds` a contender works in a round")
 	flag.BoolVar(&s.quick, "quick", false, "5 rounds of 0.2 seconds, unless set, and small tables")
-	flag.BoolVar(&s.sizes, "sizes", false, "measure claims against table size too: up to 5 million rows are loaded, some minutes")
+	flag.BoolVar(&s.sizes, "sizes", false, "measure claims and leases against table size too: up to 5 million rows are loaded, some minutes")
 	only := flag.String("only", "", "a `regexp` for comparison/contender")
 	flag.StringVar(&s.write, "write", "", "write the output to a `file` as well")
 	flag.StringVar(&s.profile, "cpuprofile", "", "write a CPU profile to a `file`; its label contender tells whose work it is")
@@ -110,6 +111,11 @@ func run(ctx context.Context, s settings) error {
 		}
 		r.comparison(c, results)
 	}
+	wakeups, err := measureWakeups(ctx, server.Address, chosenWakeups(wakeups(s.quick), s.only))
+	if err != nil {
+		return fmt.Errorf("bench: wake-up: %w", err)
+	}
+	r.wakeups(wakeups)
 	costs, err := countAll(ctx, server.Address, chosenContenders(counted(), s.only))
 	if err != nil {
 		return fmt.Errorf("bench: count: %w", err)
@@ -121,6 +127,13 @@ func run(ctx context.Context, s settings) error {
 			return fmt.Errorf("bench: sizes: %w", err)
 		}
 		r.sizes(tables)
+	}
+	if s.sizes && chosenLeases(s.only) {
+		queues, err := measureLeases(ctx, server.Address, newLeasing(s.quick))
+		if err != nil {
+			return fmt.Errorf("bench: leases: %w", err)
+		}
+		r.leases(queues)
 	}
 	if s.write == "" {
 		return nil

@@ -77,8 +77,10 @@ func (r report) costs(costs []cost) {
 Round trips / statements for a first delivery on a warm connection, for the very first one of a process (which prepares
 the statements, and for the inbox registers the consumer) and for a duplicate, which to the bare transaction is a
 message like any other and to the inbox one that the database is asked about (DoneTTL -1); and bytes of write-ahead log
-for a first delivery between two checkpoints (0: the server has no pg_walinspect). These do not depend on the machine;
-the tests in tests/wire assert those of the inbox, the log after a checkpoint and on a million rows included.
+for a first delivery between two checkpoints (0: the server has no pg_walinspect). Where an operation is repeated, the
+very first message is the one that does it. For an intake it is what storing a message of 1 KiB takes a caller that is
+alone. These do not depend on the machine; the tests in tests/wire assert those of the inbox alone, the log after a
+checkpoint and on a million rows included.
 
 | | first delivery | cold | duplicate | WAL bytes |
 |---|--:|--:|--:|--:|
@@ -110,6 +112,51 @@ the full images of the pages that it touches first included (0: the server has n
 		middle := t.quantile(0.5)
 		r.printf("| %s | %d | %d | %.0f | %.2f | %.0f | %.0f |\n", t.ids.name, t.rows, len(t.took), middle,
 			middle/empty[t.ids.name], t.quantile(0.99), t.wal)
+	}
+}
+
+func (r report) wakeups(all []wakeup) {
+	if len(all) == 0 {
+		return
+	}
+	r.printf(`
+## Wake-up
+
+From the commit of the intake to the start of the handler behind a queue that was idle, one message after the other, each
+after a pause of random length. A worker in the same process is woken; one in another process (which here is another store,
+with a pool of its own) looks again after a growing pause, PollInterval at most, which is 1 second.
+
+| | messages | p50, ms | goal | p99, ms |
+|---|--:|--:|--:|--:|
+`)
+	for _, w := range all {
+		goal := ""
+		if w.goal > 0 {
+			goal = fmt.Sprintf("%.0f ", w.goal)
+		}
+		r.printf("| %s | %d | %.1f | %s| %.1f |\n", w.name, len(w.took), w.quantile(0.5), goal, w.quantile(0.99))
+	}
+}
+
+func (r report) leases(queues []*sizedQueue) {
+	r.printf(`
+## Lease time against queue size
+
+The statement by which a Subscriber leases 10 messages, with the values that it sends, prepared once for each queue: planning
+and execution as EXPLAIN (ANALYZE, BUFFERS) tells them. Each lease is rolled back. The queues are of small messages and are
+all loaded first; then they take turns of some leases each, in shuffled order, and VACUUM after each turn. "Waiting" are rows
+with a message to be handled: ready, in back-off, or behind the first one of their order key. Buffers are pages of 8 KiB, from
+the cache or not, the median. The ratio is that of the median time to the first line's. Planning is a part of that time:
+PostgreSQL plans the statement anew for each lease from a large queue, and once for a small one.
+
+| queue | waiting | leases | median, µs | ratio | goal | p99, µs | planning, µs | buffers |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|
+`)
+	base := quantile(queues[0].took, 0.5)
+	for _, q := range queues {
+		middle := quantile(q.took, 0.5)
+		r.printf("| %s | %d | %d | %.0f | %.2f | %.1f | %.0f | %.0f | %.0f |\n", q.form.name, q.rows, len(q.took), middle, middle/base,
+			q.form.goal, quantile(q.took, 0.99), quantile(q.planning, 0.5), median(q.buffers))
 	}
 }
 

@@ -139,8 +139,10 @@ func (s *sized) walAfterCheckpoint(ctx context.Context) (perMessage float64, err
 	return wal(ctx, s.arena, withImages, func() error { return deliver(ctx, s.handle, s.ids.next()) })
 }
 
-// quantile is the time that the given part of the claims did not take longer than, in microseconds.
-func (s *sized) quantile(part float64) float64 {
-	sorted := slices.Sorted(slices.Values(s.took))
+func (s *sized) quantile(part float64) float64 { return quantile(s.took, part) }
+
+// quantile is the time that the given part of all did not take longer than, in microseconds.
+func quantile(took []time.Duration, part float64) float64 {
+	sorted := slices.Sorted(slices.Values(took))
 	return float64(sorted[int(part*float64(len(sorted)-1))].Nanoseconds()) / 1000
 }

@@ -16,7 +16,7 @@ SELECT seq FROM {queue} FORCE INDEX (due) WHERE consumer_id = ?1 AND due_at <= U
 ORDER BY due_at, seq LIMIT ?2 FOR UPDATE SKIP LOCKED`,
 	Lease: `
 UPDATE {queue} SET due_at = UTC_TIMESTAMP(6) + INTERVAL ?3 * 1000 MICROSECOND, token = ?2,
-  attempts = attempts + (state = 0), unfinished = unfinished + (state = 0)
+  attempts = attempts + (state = 0), unfinished = unfinished + 1
 WHERE seq = ?1`,
 	Leased: "SELECT q.seq, q.`key`, q.consumer_id, q.lane, q.state, q.attempts, q.unfinished, q.message,\n  m.fingerprint, m.consumer, m.source, m.message_id, m.topic, p.handler, p.messages\n" +
 		"FROM {queue} AS q JOIN {inbox} AS m ON m.`key` = q.`key` LEFT JOIN {produced} AS p ON p.`key` = q.`key` WHERE q.seq = ?1",
@@ -27,14 +27,15 @@ WHERE seq = ?1`,
 	Delete:    `DELETE FROM {queue} WHERE seq = ?1`,
 	Processed: "UPDATE {inbox} SET processed_at = UTC_TIMESTAMP(6) WHERE `key` = ?1",
 	Retry: `
-UPDATE {queue} SET due_at = UTC_TIMESTAMP(6) + INTERVAL ?3 * 1000 MICROSECOND, token = NULL, unfinished = 0, last_error = ?4
+UPDATE {queue} SET due_at = UTC_TIMESTAMP(6) + INTERVAL ?3 * 1000 MICROSECOND, token = NULL,
+  unfinished = CASE WHEN state = 1 THEN unfinished ELSE 0 END, last_error = ?4
 WHERE seq = ?1 AND token = ?2`,
 	Release: `
-UPDATE {queue} SET due_at = UTC_TIMESTAMP(6), token = NULL, attempts = attempts - (state = 0), unfinished = unfinished - (state = 0)
+UPDATE {queue} SET due_at = UTC_TIMESTAMP(6), token = NULL, attempts = attempts - (state = 0), unfinished = unfinished - 1
 WHERE seq = ?1 AND token = ?2`,
-	Bury: `UPDATE {queue} SET state = 2, due_at = NULL, token = NULL WHERE seq = ?1 AND token = ?2`,
-	// A row that an UPDATE leaves as it is does not count as touched, so it counts up what an end sets back.
-	Hold:    `UPDATE {queue} SET holds = holds + 1 WHERE seq = ?1 AND token = ?2`,
+	Bury: `UPDATE {queue} SET state = 2, due_at = NULL, token = NULL WHERE seq = ?1 AND token = ?2 AND state = 0`,
+	// A row that an UPDATE leaves as it is does not count as touched.
+	Hold:    `UPDATE {queue} SET due_at = UTC_TIMESTAMP(6) + INTERVAL ?3 * 1000 MICROSECOND, holds = holds + 1 WHERE seq = ?1 AND token = ?2`,
 	Delay:   `UPDATE {queue} SET due_at = UTC_TIMESTAMP(6) + INTERVAL ?2 * 1000 MICROSECOND WHERE seq = ?1`,
 	Because: `UPDATE {queue} SET last_error = ?2 WHERE seq = ?1`,
 	NextDue: `SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), due_at) DIV 1000 FROM {queue} WHERE consumer_id = ?1 AND due_at IS NOT NULL ORDER BY due_at LIMIT 1`,
@@ -54,14 +55,16 @@ WHERE h.state = 0 AND h.due_at IS NULL`,
 
 	FindStep:     "SELECT result FROM {steps} WHERE `key` = ?1 AND name = ?2",
 	PutStep:      "INSERT INTO {steps} (`key`, name, result) VALUES (?1, ?2, ?3) ON DUPLICATE KEY UPDATE name = name",
+	ForgetSteps:  "DELETE FROM {steps} WHERE `key` = ?1",
 	OwnOperation: "INSERT INTO {operations} (`key`, fingerprint, created_at, scope, operation_id, owner) VALUES (?1, ?2, UTC_TIMESTAMP(6), ?3, ?4, ?6)",
 	TakeOverOperation: "UPDATE {operations} AS o SET o.owner = ?3, o.fingerprint = ?2\n" +
 		"WHERE o.`key` = ?1 AND o.owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {queue} AS q WHERE q.`key` = o.owner)",
-	OwnerOf:           "SELECT owner, fingerprint, scope, operation_id, result, messages FROM {operations} WHERE `key` = ?1",
+	OwnerOf: "SELECT owner, EXISTS (SELECT 1 FROM {queue} AS q WHERE q.`key` = o.owner), fingerprint, scope, operation_id, result, messages\n" +
+		"FROM {operations} AS o WHERE o.`key` = ?1",
 	CompleteOperation: "UPDATE {operations} SET owner = NULL, result = ?2, messages = ?3 WHERE `key` = ?1 AND owner = ?4",
 	FreeOperations:    `DELETE FROM {operations} WHERE owner = ?1`,
 
-	Requeue: `UPDATE {queue} SET state = 0, due_at = UTC_TIMESTAMP(6), attempts = 0, unfinished = 0 WHERE seq = ?1 AND state = 2`,
+	Requeue: `UPDATE {queue} SET state = 0, due_at = UTC_TIMESTAMP(6), received_at = UTC_TIMESTAMP(6), attempts = 0, unfinished = 0 WHERE seq = ?1 AND state = 2`,
 	Kill:    `DELETE FROM {queue} WHERE seq = ?1`,
 	RowOf:   "SELECT `key`, consumer_id, lane FROM {queue} WHERE seq = ?1 FOR UPDATE",
 	Counts: `

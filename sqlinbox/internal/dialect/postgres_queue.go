@@ -3,6 +3,7 @@ package dialect
 // postgresQueue is the queue on PostgreSQL. One time, due_at, is both "not before" and the end of the lease, so that a
 // scan for due rows meets neither leased nor waiting ones.
 var postgresQueue = queueTemplates{
+	PlanOnce:    "SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true)",
 	LockTimeout: "SET LOCAL lock_timeout = 200",
 
 	// Keys in order, so that two batches with the same keys wait for each other instead of deadlocking.
@@ -36,7 +37,7 @@ WITH c AS MATERIALIZED (
 ), q AS (
   UPDATE {queue} AS q
   SET due_at = now() + $4::bigint * interval '1 millisecond', token = $3::uuid,
-    attempts = q.attempts + (q.state = 0)::int, unfinished = q.unfinished + (q.state = 0)::int
+    attempts = q.attempts + (q.state = 0)::int, unfinished = q.unfinished + 1
   FROM c WHERE q.seq = c.seq
   RETURNING q.*
 )
@@ -52,15 +53,16 @@ UPDATE {queue} AS q SET due_at = now() + $3::bigint * interval '1 millisecond' F
 	Delete:    `DELETE FROM {queue} WHERE seq = $1::bigint`,
 	Processed: `UPDATE {inbox} SET processed_at = now() WHERE key = $1::uuid`,
 	Retry: `
-UPDATE {queue} SET due_at = now() + $3::bigint * interval '1 millisecond', token = NULL, unfinished = 0, last_error = $4::text
+UPDATE {queue} SET due_at = now() + $3::bigint * interval '1 millisecond', token = NULL,
+  unfinished = CASE WHEN state = 1 THEN unfinished ELSE 0 END, last_error = $4::text
 WHERE seq = $1::bigint AND token = $2::uuid`,
 	Release: `
-UPDATE {queue} SET due_at = now(), token = NULL, attempts = attempts - (state = 0)::int, unfinished = unfinished - (state = 0)::int
+UPDATE {queue} SET due_at = now(), token = NULL, attempts = attempts - (state = 0)::int, unfinished = unfinished - 1
 WHERE seq = $1::bigint AND token = $2::uuid`,
 	Bury: `
 UPDATE {queue} SET state = 2, due_at = NULL, token = NULL
-WHERE seq = $1::bigint AND token = $2::uuid`,
-	Hold:    `UPDATE {queue} SET unfinished = unfinished WHERE seq = $1::bigint AND token = $2::uuid`,
+WHERE seq = $1::bigint AND token = $2::uuid AND state = 0`,
+	Hold:    `UPDATE {queue} SET due_at = now() + $3::bigint * interval '1 millisecond' WHERE seq = $1::bigint AND token = $2::uuid`,
 	Delay:   `UPDATE {queue} SET due_at = now() + $2::bigint * interval '1 millisecond' WHERE seq = $1::bigint`,
 	Because: `UPDATE {queue} SET last_error = $2::text WHERE seq = $1::bigint`,
 	NextDue: `
@@ -79,8 +81,9 @@ WITH RECURSIVE l AS (
 SELECT h.lane FROM l JOIN {queue} AS h ON h.seq = (SELECT min(f.seq) FROM {queue} AS f WHERE f.consumer_id = $1::uuid AND f.lane = l.lane)
 WHERE h.state = 0 AND h.due_at IS NULL`,
 
-	FindStep: `SELECT result FROM {steps} WHERE key = $1::uuid AND name = $2::text`,
-	PutStep:  `INSERT INTO {steps} (key, name, result) VALUES ($1::uuid, $2::text, $3::bytea) ON CONFLICT (key, name) DO NOTHING`,
+	FindStep:    `SELECT result FROM {steps} WHERE key = $1::uuid AND name = $2::text`,
+	PutStep:     `INSERT INTO {steps} (key, name, result) VALUES ($1::uuid, $2::text, $3::bytea) ON CONFLICT (key, name) DO NOTHING`,
+	ForgetSteps: "DELETE FROM {steps} WHERE key = $1::uuid",
 	OwnOperation: `
 INSERT INTO {operations} (key, fingerprint, created_at, scope, operation_id, owner)
 SELECT $1::uuid, $2::uuid, now(), $3::text, $4::text, $6::uuid
@@ -89,11 +92,13 @@ ON CONFLICT (key) DO NOTHING`,
 	TakeOverOperation: `
 UPDATE {operations} AS o SET owner = $3::uuid, fingerprint = $2::uuid
 WHERE o.key = $1::uuid AND o.owner IS NOT NULL AND NOT EXISTS (SELECT FROM {queue} AS q WHERE q.key = o.owner)`,
-	OwnerOf:           `SELECT owner, fingerprint, scope, operation_id, result, messages FROM {operations} WHERE key = $1::uuid`,
+	OwnerOf: `
+SELECT owner, EXISTS (SELECT FROM {queue} AS q WHERE q.key = o.owner), fingerprint, scope, operation_id, result, messages
+FROM {operations} AS o WHERE o.key = $1::uuid`,
 	CompleteOperation: `UPDATE {operations} SET owner = NULL, result = $2::bytea, messages = $3::bytea WHERE key = $1::uuid AND owner = $4::uuid`,
 	FreeOperations:    `DELETE FROM {operations} WHERE owner = $1::uuid`,
 
-	Requeue: `UPDATE {queue} SET state = 0, due_at = now(), attempts = 0, unfinished = 0 WHERE seq = $1::bigint AND state = 2`,
+	Requeue: `UPDATE {queue} SET state = 0, due_at = now(), received_at = now(), attempts = 0, unfinished = 0 WHERE seq = $1::bigint AND state = 2`,
 	Kill:    `DELETE FROM {queue} WHERE seq = $1::bigint`,
 	RowOf:   `SELECT key, consumer_id, lane FROM {queue} WHERE seq = $1::bigint FOR UPDATE`,
 	Counts: `

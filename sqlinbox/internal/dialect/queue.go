@@ -8,6 +8,9 @@ type Queue struct {
 	// new. Else empty, and Store stores one memory row (the arguments of Claim), Enqueue its queue row (key, consumer id,
 	// lane, message).
 	StoreAll, Store, Enqueue Statement
+	// PlanOnce makes PostgreSQL plan the statements of a transaction once for a connection, and by their indexes: planning
+	// costs more than their work, and a plan that was made while the queue was empty would read all of it later.
+	PlanOnce string
 	// LockTimeout bounds the wait for another transaction that has one of the keys; empty where nothing waits.
 	LockTimeout string
 	// Lease takes due rows (consumer id, limit, token, lease in milliseconds, earliest due time or nil). Where it returns
@@ -23,7 +26,7 @@ type Queue struct {
 	// Retry lets a row wait (seq, token, milliseconds, cause); Release gives it back without an attempt (seq, token);
 	// Bury makes it dead (seq, token).
 	Retry, Release, Bury Statement
-	// Hold touches a row that is still leased (seq, token); Delay puts its due time off (seq, milliseconds); Because writes
+	// Hold prolongs a lease, and waits for whoever has its row locked (seq, token, milliseconds); Delay puts its due time off (seq, milliseconds); Because writes
 	// why it is dead (seq, cause).
 	Hold, Delay, Because Statement
 	// CheckLease is Check for a leased message (seq).
@@ -37,10 +40,12 @@ type Queue struct {
 	// BlockedLanes are the lanes whose first row is blocked though it waits (consumer id).
 	BlockedLanes Statement
 
-	// FindStep reads the result of a step (owner's key, name); PutStep keeps it unless there is one (key, name, result).
-	FindStep, PutStep Statement
+	// FindStep reads the result of a step (owner's key, name); PutStep keeps it unless there is one (key, name, result);
+	// ForgetSteps deletes those of an owner (key).
+	FindStep, PutStep, ForgetSteps Statement
 	// OwnOperation claims an operation for a queued message (the arguments of ClaimOperation, then the message's key), or
-	// takes it over from one that is not queued any more; OwnerOf tells whose it is (key). CompleteOperation makes it done
+	// takes it over from one that is not queued any more; OwnerOf tells whose it is and whether
+	// that one is queued (key). CompleteOperation makes it done
 	// (key, result, messages, owner); FreeOperations gives up those of an owner (its key).
 	OwnOperation, TakeOverOperation, OwnerOf, CompleteOperation, FreeOperations Statement
 
@@ -56,10 +61,10 @@ type Queue struct {
 
 // queueTemplates are Queue before the tables are filled in.
 type queueTemplates struct {
-	StoreAll, Store, Enqueue, LockTimeout, Pick, Lease, Leased, Renew, Take, Publish, Delete, Processed                 string
-	Hold, Delay, Because, CheckLease, Retry, Release, Bury, NextDue, LockLane, Promote, BlockedLanes, FindStep, PutStep string
-	OwnOperation, TakeOverOperation, OwnerOf, CompleteOperation, FreeOperations                                         string
-	Requeue, Kill, RowOf, Counts, Old                                                                                   string
+	StoreAll, Store, Enqueue, PlanOnce, LockTimeout, Pick, Lease, Leased, Renew, Take, Publish, Delete, Processed                    string
+	Hold, Delay, Because, CheckLease, Retry, Release, Bury, NextDue, LockLane, Promote, BlockedLanes, FindStep, PutStep, ForgetSteps string
+	OwnOperation, TakeOverOperation, OwnerOf, CompleteOperation, FreeOperations                                                      string
+	Requeue, Kill, RowOf, Counts, Old                                                                                                string
 }
 
 // Queue gives the SQL of the queue for the tables of n.
@@ -72,13 +77,13 @@ func (d Dialect) Queue(n Names) Queue {
 	}
 	t := d.queue
 	return Queue{
-		StoreAll: statement(t.StoreAll), Store: statement(t.Store), Enqueue: statement(t.Enqueue), LockTimeout: t.LockTimeout,
+		StoreAll: statement(t.StoreAll), Store: statement(t.Store), Enqueue: statement(t.Enqueue), PlanOnce: t.PlanOnce, LockTimeout: t.LockTimeout,
 		Pick: statement(t.Pick), Lease: statement(t.Lease), Leased: statement(t.Leased), Renew: statement(t.Renew),
 		Take: statement(t.Take), Publish: statement(t.Publish), Delete: statement(t.Delete), Processed: statement(t.Processed),
 		Retry: statement(t.Retry), Release: statement(t.Release), Bury: statement(t.Bury),
 		Hold: statement(t.Hold), Delay: statement(t.Delay), Because: statement(t.Because), CheckLease: statement(t.CheckLease),
 		NextDue: statement(t.NextDue), LockLane: statement(t.LockLane), Promote: statement(t.Promote),
-		BlockedLanes: statement(t.BlockedLanes), FindStep: statement(t.FindStep), PutStep: statement(t.PutStep),
+		BlockedLanes: statement(t.BlockedLanes), FindStep: statement(t.FindStep), PutStep: statement(t.PutStep), ForgetSteps: statement(t.ForgetSteps),
 		OwnOperation: statement(t.OwnOperation), TakeOverOperation: statement(t.TakeOverOperation), OwnerOf: statement(t.OwnerOf),
 		CompleteOperation: statement(t.CompleteOperation), FreeOperations: statement(t.FreeOperations),
 		Requeue: statement(t.Requeue), Kill: statement(t.Kill), RowOf: statement(t.RowOf),

@@ -8,7 +8,7 @@ import (
 	inbox "github.com/watermill-contrib/watermill-inbox"
 )
 
-// Reader is a Backend that can read what stands under a key, outside any transaction.
+// Reader reads what stands under a key: a Backend outside any transaction, a Tx in its own.
 type Reader interface {
 	Look(ctx context.Context, c *Claim) (*Row, error)
 }
@@ -35,19 +35,24 @@ func (e *Engine) ClaimFor(ctx context.Context, d inbox.Delivery) (*Claim, error)
 
 // Classify tells what a delivery is whose key was taken when it was to be stored.
 func (e *Engine) Classify(ctx context.Context, d inbox.Delivery, c *Claim) (inbox.Result, error) {
-	p := &process{Engine: e, d: d, key: c.Key, claim: c}
 	backend, ok := e.backend.(Reader)
 	if !ok {
-		return p.result, inbox.ErrNoQueue
+		return inbox.Result{}, inbox.ErrNoQueue
 	}
-	row, err := backend.Look(ctx, c)
+	return e.ClassifyBy(ctx, backend, d, c)
+}
+
+// ClassifyBy is Classify by another reader: a transaction.
+func (e *Engine) ClassifyBy(ctx context.Context, reader Reader, d inbox.Delivery, c *Claim) (inbox.Result, error) {
+	p := &process{Engine: e, d: d, key: c.Key, claim: c}
+	p.epoch = e.done.epoch.Load()
+	row, err := reader.Look(ctx, c)
 	switch {
 	case err != nil:
 		return p.result, e.StoreError(err)
 	case !row.Found && !row.Late: // in flight inline, or just rolled back
 		return p.result, fmt.Errorf("%w (its intake does not wait)", inbox.ErrInFlight)
 	}
-	p.epoch = e.done.epoch.Load()
 	err = p.classify(row)
 	p.result.Messages = nil
 	return p.result, err
@@ -111,6 +116,7 @@ func (e *Engine) Lane(consumer, orderKey string) int64 {
 // StoreTx is a Tx into which messages can be stored for later.
 type StoreTx interface {
 	Tx
+	Reader
 	// StoreItems stores the items, whose keys differ, in this transaction, and tells for each whether it was new.
 	StoreItems(ctx context.Context, items []*Item) ([]bool, error)
 }
@@ -132,13 +138,16 @@ func (e *Engine) TxFor(ctx context.Context) (StoreTx, error) {
 	if s.engine != e {
 		return nil, inbox.ErrNested
 	}
+	current := s.tx
 	if s.begin != nil {
-		if _, err := s.begin(ctx); err != nil {
+		begun, err := s.begin(ctx)
+		if err != nil {
 			return nil, err
 		}
+		current = begun
 	}
 	s.used.Store(true)
-	tx, ok := s.tx.(StoreTx)
+	tx, ok := current.(StoreTx)
 	if !ok {
 		return nil, inbox.ErrNoQueue
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -28,6 +30,7 @@ type QueueRow struct {
 	Attempts   int // starts, this one included
 	Unfinished int // starts in a row, this one included, that had no end
 	Message    []byte
+	LeaseTime  time.Duration
 
 	Fingerprint inbox.Fingerprint
 	Consumer    string // as readable text, see EncodeText
@@ -71,6 +74,8 @@ type LeaseTx interface {
 	// CompleteOperation makes an operation of the owner done; FreeOperations gives up those that are not.
 	CompleteOperation(ctx context.Context, c *OperationClaim, owner inbox.StorageKey, value, messages []byte) error
 	FreeOperations(ctx context.Context, owner inbox.StorageKey) error
+	// ForgetSteps deletes what the steps of a message, or of an operation, gave.
+	ForgetSteps(ctx context.Context, owner inbox.StorageKey) error
 }
 
 // Lease is a leased message; it is inbox.Lease for the middleware.
@@ -82,6 +87,10 @@ type Lease struct {
 	row     *QueueRow
 	token   Token
 	msg     *message.Message
+
+	operated, stepped atomic.Bool  // an operation was claimed, a step used
+	over              atomic.Bool  // its message is out of hand
+	work              sync.RWMutex // held while Process runs
 
 	mu    sync.Mutex
 	state LeaseState
@@ -105,7 +114,7 @@ const (
 )
 
 // NewLease gives the lease of a row of owner's queue, and its message.
-func (e *Engine) NewLease(owner inbox.Store, sql LeaseSQL, row *QueueRow, token Token) (*Lease, *message.Message, error) {
+func (e *Engine) NewLease(owner inbox.Store, sql LeaseSQL, row *QueueRow, token Token, leaseTime time.Duration) (*Lease, *message.Message, error) {
 	messages, err := decodeMessages(row.Message)
 	if err != nil || len(messages) != 1 {
 		return nil, nil, fmt.Errorf("queue row %d: %w", row.Seq, errRecord)
@@ -114,6 +123,7 @@ func (e *Engine) NewLease(owner inbox.Store, sql LeaseSQL, row *QueueRow, token 
 	if !ok {
 		return nil, nil, inbox.ErrNoQueue
 	}
+	row.LeaseTime = leaseTime
 	l := &Lease{engine: e, owner: owner, sql: sql, backend: backend, row: row, token: token, msg: messages[0]}
 	if row.State == StatePublishing {
 		l.state = LeasePublishing
@@ -126,6 +136,13 @@ func EncodeMessage(msg *message.Message) []byte { return encodeMessages([]*messa
 
 // Message is the one that was stored, as it is now.
 func (l *Lease) Message() *message.Message { return l.msg }
+
+// End waits for a Process that is still running, whose message was acked before, and lets no later one begin.
+func (l *Lease) End() {
+	l.work.Lock()
+	defer l.work.Unlock()
+	l.over.Store(true)
+}
 
 // Row is the row that was leased.
 func (l *Lease) Row() *QueueRow { return l.row }
@@ -163,6 +180,8 @@ func (l *Lease) Delivery() inbox.Delivery {
 
 // Process is inbox.Store's Process, once for a lease.
 func (l *Lease) Process(ctx context.Context, d inbox.Delivery, fn inbox.Func) (inbox.Result, error) {
+	l.work.RLock()
+	defer l.work.RUnlock()
 	p := &process{Engine: l.engine, d: d, key: l.row.Key, queued: true}
 	if scopeFrom(ctx) != nil {
 		return p.result, p.fail(inbox.PhaseClaim, inbox.ErrNested)
@@ -184,8 +203,16 @@ func (l *Lease) Process(ctx context.Context, d inbox.Delivery, fn inbox.Func) (i
 	if d.Record && message.PublishTopicFromCtx(ctx) != "" {
 		end = EndPublish
 	}
+	returned := false
+	defer func() {
+		if !returned { // a panic or runtime.Goexit: an ack after it must not complete the message
+			l.fail(errPanicked)
+		}
+	}()
 	for {
+		returned = false
 		done, err := p.runLeased(ctx, l, end, fn)
+		returned = true
 		if err != nil {
 			l.fail(err)
 			return p.result, err
@@ -195,6 +222,8 @@ func (l *Lease) Process(ctx context.Context, d inbox.Delivery, fn inbox.Func) (i
 		}
 	}
 }
+
+var errPanicked = errors.New("the handler panicked")
 
 func (l *Lease) fail(err error) {
 	if errors.Is(err, inbox.ErrLeaseLost) {
@@ -211,19 +240,20 @@ func (p *process) runLeased(ctx context.Context, l *Lease, end End, fn inbox.Fun
 	lazy := &lazyTx{begin: func(ctx context.Context) (LeaseTx, error) {
 		l.complete(true)
 		tx, err := l.backend.BeginLeased(context.WithoutCancel(ctx), l.row, l.token, end)
+		for err != nil && p.tryClaimAgain(ctx, err) { // nothing but the fence was tried
+			tx, err = l.backend.BeginLeased(context.WithoutCancel(ctx), l.row, l.token, end)
+		}
 		if err == nil && tx == nil {
 			err = inbox.ErrLeaseLost
 		}
 		return tx, err
 	}}
-	scope.begin = func(ctx context.Context) (any, error) {
+	scope.begin = func(ctx context.Context) (LeaseTx, error) {
 		tx, err := lazy.get(ctx)
 		if err != nil {
 			scope.Doom(err)
-			return nil, err
 		}
-		scope.tx = tx
-		return tx.Scope().Handle, nil
+		return tx, err
 	}
 	ended := false
 	defer l.complete(false)
@@ -239,6 +269,7 @@ func (p *process) runLeased(ctx context.Context, l *Lease, end End, fn inbox.Fun
 	doom := scope.doomed()
 	tx := lazy.begun()
 	if tx != nil {
+		tx.Scope().close()
 		if d := tx.Scope().doomed(); d != nil && doom == nil {
 			doom = d
 		}
@@ -275,6 +306,9 @@ func (p *process) runLeased(ctx context.Context, l *Lease, end End, fn inbox.Fun
 	scope.committed()
 	l.set(LeaseDone, nil)
 	if publishing {
+		if record != nil { // for a Retry around the inbox that comes back with this lease
+			l.row.RecordedBy, l.row.Recorded = record.Handler, record.Messages
+		}
 		l.set(LeasePublishing, nil)
 	}
 	p.result.Outcome, p.result.Messages = inbox.OutcomeProcessed, messages
@@ -283,8 +317,16 @@ func (p *process) runLeased(ctx context.Context, l *Lease, end End, fn inbox.Fun
 
 // complete does what the end of a queued message asks for beside the handler's work.
 func (p *process) complete(ctx context.Context, l *Lease, scope *Scope, tx LeaseTx, end End, publishing bool) error {
-	if err := scope.completeOperations(ctx, tx, l.row); err != nil || publishing {
+	if err := scope.completeOperations(ctx, tx, l.row); err != nil {
 		return err
+	}
+	if l.stepped.Load() || l.row.Attempts > 1 {
+		if err := tx.ForgetSteps(ctx, l.row.Key); err != nil {
+			return err
+		}
+	}
+	if publishing {
+		return nil
 	}
 	if end == EndPublish {
 		if err := tx.Delete(ctx, l.row); err != nil {
@@ -300,6 +342,9 @@ func (p *process) complete(ctx context.Context, l *Lease, scope *Scope, tx Lease
 	l.mu.Unlock()
 	return err
 }
+
+// Operated tells that an operation was claimed in the message's name.
+func (l *Lease) Operated() bool { return l.operated.Load() }
 
 // Unpromoted tells that the next row of the lane is still to be made ready.
 func (l *Lease) Unpromoted() bool {
@@ -345,8 +390,10 @@ func (l *Lease) Bury(ctx context.Context, cause string, onDead func(ctx context.
 	ended = true
 	if err != nil {
 		_ = p.rollback(ctx, tx)
+		return err
 	}
-	return err
+	scope.committed()
+	return nil
 }
 
 func (p *process) completionError(err error) error {

@@ -10,8 +10,9 @@ import (
 
 // LeaseSQL is what a leased message needs of the database outside its completing transaction. Each method commits.
 type LeaseSQL interface {
-	// Own claims an operation for a queued message, without a result: a row that is done, or owned, or neither: busy.
-	Own(ctx context.Context, c *OperationClaim, owner inbox.StorageKey) (owned bool, done *OperationRow, err error)
+	// Own claims an operation for a queued message that is still leased, without a result: a row that is done, or owned,
+	// or neither: busy.
+	Own(ctx context.Context, row *QueueRow, token Token, c *OperationClaim) (o Ownership, err error)
 	// FindStep reads the result of a step.
 	FindStep(ctx context.Context, owner inbox.StorageKey, name string) (result []byte, found bool, err error)
 	// PutStep keeps the result of a step, if the lease is still held, and prolongs it; the first result that was kept is
@@ -19,6 +20,13 @@ type LeaseSQL interface {
 	PutStep(ctx context.Context, row *QueueRow, token Token, owner inbox.StorageKey, name string, result []byte) (kept []byte, held bool, err error)
 	// Hold prolongs the lease, if it is still held.
 	Hold(ctx context.Context, row *QueueRow, token Token) (held bool, err error)
+}
+
+// Ownership is the answer to Own.
+type Ownership struct {
+	Held  bool          // the lease
+	Owned bool          // the operation is the message's
+	Done  *OperationRow // the operation is done, or the message's with another content
 }
 
 // IsBusyOperation tells that a queued message met an operation that somebody else has in hand: it goes back to the queue,
@@ -50,15 +58,19 @@ func (s *Scope) operateLeased(ctx context.Context, op inbox.Operation, claim *Op
 	if s.leased.Completing() {
 		return none, fmt.Errorf("%w: an operation of a queued message begins before TxFromContext", inbox.ErrTxOpen)
 	}
-	owned, row, err := s.leased.sql.Own(ctx, claim, s.leased.row.Key)
-	switch {
+	switch own, err := s.leased.sql.Own(ctx, s.leased.row, s.leased.token, claim); {
+	case err != nil && s.engine.faultOf(err) == FaultSerialization:
+		return none, &busyOperation{claim: claim} // they met over it
 	case err != nil:
 		return none, s.engine.claimFailed(err)
-	case row != nil:
-		return s.answerLeased(claim, row)
-	case !owned:
+	case !own.Held:
+		return none, inbox.ErrLeaseLost
+	case own.Done != nil:
+		return s.answerLeased(claim, own.Done)
+	case !own.Owned:
 		return none, &busyOperation{claim: claim}
 	}
+	s.leased.operated.Store(true)
 	s.operations.begin(claim.Key)
 	defer s.operations.end(claim.Key)
 	result, err := fn(ctx)
@@ -114,6 +126,9 @@ func (s *Scope) completeOperations(ctx context.Context, tx LeaseTx, row *QueueRo
 		if err := tx.CompleteOperation(ctx, c.claim, row.Key, c.value, c.messages); err != nil {
 			return err
 		}
+		if err := tx.ForgetSteps(ctx, c.claim.Key); err != nil {
+			return err
+		}
 	}
 	if !used && row.Attempts <= 1 {
 		return nil
@@ -129,11 +144,15 @@ func (l *Lease) Step(ctx context.Context, name string, fn func(ctx context.Conte
 	if name == "" || len(name) > 100 {
 		return nil, errStepName
 	}
+	if l.over.Load() {
+		return nil, inbox.ErrNotLeased
+	}
 	if l.Completing() {
 		return nil, inbox.ErrTxOpen
 	}
 	name = EncodeText(name)
 	owner := l.row.Key
+	l.stepped.Store(true)
 	if op, ok := inbox.OperationFromContext(ctx); ok {
 		owner = op.Storage()
 	}

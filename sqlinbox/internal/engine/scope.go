@@ -16,7 +16,7 @@ type Scope struct {
 	Handle any
 
 	// begin gives the transaction of a leased message, which begins when it is first asked for; nil: Handle is there.
-	begin func(ctx context.Context) (handle any, err error)
+	begin func(ctx context.Context) (LeaseTx, error)
 
 	leased      *Lease // of the message; nil: it was not queued
 	engine      *Engine
@@ -73,10 +73,11 @@ func TxFromContext[T any](ctx context.Context) (T, error) {
 	}
 	handle := s.Handle
 	if s.begin != nil {
-		var err error
-		if handle, err = s.begin(ctx); err != nil {
+		begun, err := s.begin(ctx)
+		if err != nil {
 			return none, err
 		}
+		handle = begun.Scope().Handle
 	}
 	tx, ok := handle.(T)
 	if !ok {

@@ -14,14 +14,49 @@ import (
 
 // Store stores the items in a transaction of its own, in one round trip, and tells for each whether it was new.
 func Store(ctx context.Context, conn *pgx.Conn, q dialect.Queue, lanes []int64, items []*engine.Item) ([]bool, error) {
-	batch := &pgx.Batch{}
-	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	batch := queueBatch(q)
 	batch.Queue(q.LockTimeout)
 	for _, lane := range lanes {
 		batch.Queue(q.LockLane.SQL, lane)
 	}
 	stored := make([]bool, len(items))
 	batch.Queue(q.StoreAll.SQL, StoreArgs(items)...).Query(func(rows pgx.Rows) error { return markStored(rows, items, stored) })
+	return stored, sendQueueBatch(ctx, conn, batch)
+}
+
+// Scanner is a row of an answer.
+type Scanner interface{ Scan(dest ...any) error }
+
+// Lease takes rows in a transaction of its own, in one round trip.
+func Lease(ctx context.Context, conn *pgx.Conn, q dialect.Queue, scan func(Scanner) (*engine.QueueRow, error), args ...any) (leased []*engine.QueueRow, err error) {
+	batch := queueBatch(q)
+	batch.Queue(q.Lease.SQL, args...).Query(func(rows pgx.Rows) error {
+		defer rows.Close()
+		for rows.Next() {
+			row, err := scan(rows)
+			if err != nil {
+				return err
+			}
+			leased = append(leased, row)
+		}
+		return rows.Err()
+	})
+	if err := sendQueueBatch(ctx, conn, batch); err != nil {
+		return nil, err
+	}
+	return leased, nil
+}
+
+// queueBatch begins a transaction of the queue's own, which must see what was committed before, with the settings for it.
+func queueBatch(q dialect.Queue) *pgx.Batch {
+	batch := &pgx.Batch{}
+	batch.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	batch.Queue(q.PlanOnce)
+	return batch
+}
+
+// sendQueueBatch sends the batch with COMMIT.
+func sendQueueBatch(ctx context.Context, conn *pgx.Conn, batch *pgx.Batch) error {
 	batch.Queue("COMMIT")
 	err := conn.SendBatch(ctx, batch).Close()
 	if err != nil && !conn.IsClosed() && conn.PgConn().TxStatus() != 'I' {
@@ -31,7 +66,7 @@ func Store(ctx context.Context, conn *pgx.Conn, q dialect.Queue, lanes []int64, 
 			_ = conn.Close(rollbackCtx) // its transaction must not be met by the next one
 		}
 	}
-	return stored, err
+	return err
 }
 
 // StoreIn stores the items in an open transaction.

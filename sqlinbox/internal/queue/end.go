@@ -53,8 +53,8 @@ func (w *worker) nacked(ctx context.Context, lease *engine.Lease) {
 		}
 		w.failed(lease, errNacked)
 	case engine.LeaseFailed:
-		if ctx.Err() != nil && (errors.Is(err, context.Canceled) || inbox.IsTransient(err)) {
-			w.release(lease) // a shutdown is not charged
+		if ctx.Err() != nil && !inbox.IsPermanent(err) {
+			w.release(lease) // a shutdown is not charged, whatever the handler calls it
 			return
 		}
 		w.failed(lease, err)
@@ -66,10 +66,7 @@ func (w *worker) failed(lease *engine.Lease, cause error) {
 	row := lease.Row()
 	switch {
 	case engine.IsBusyOperation(cause): // nobody's fault: it does not count
-		wait := backoff(w.settings.BackoffMin, w.settings.BackoffMax, 1)
-		w.end(lease, "postpone", func(ctx context.Context, row *engine.QueueRow, token engine.Token) error {
-			return w.queue.backend.Postpone(ctx, row, token, wait)
-		})
+		w.postpone(lease, backoff(w.settings.BackoffMin, w.settings.BackoffMax, 1))
 	case row.State == engine.StateWaiting && (inbox.IsPermanent(cause) || row.Attempts >= w.settings.MaxAttempts):
 		w.bury(lease, cause)
 	default:
@@ -79,10 +76,23 @@ func (w *worker) failed(lease *engine.Lease, cause error) {
 
 func (w *worker) retry(lease *engine.Lease, cause error) {
 	row := lease.Row()
-	wait := backoff(w.settings.BackoffMin, w.settings.BackoffMax, row.Attempts)
+	attempt := row.Attempts
+	if row.State == engine.StatePublishing { // it has no attempts any more
+		attempt = row.Unfinished
+	}
+	wait := backoff(w.settings.BackoffMin, w.settings.BackoffMax, attempt)
 	w.end(lease, "retry", func(ctx context.Context, row *engine.QueueRow, token engine.Token) error {
 		return w.queue.backend.Retry(ctx, row, token, wait, reason(cause))
 	})
+	w.queue.wakers.wake(w.consumer) // for the new due time
+}
+
+// postpone lets the message wait as if this attempt had not been.
+func (w *worker) postpone(lease *engine.Lease, wait time.Duration) {
+	w.end(lease, "postpone", func(ctx context.Context, row *engine.QueueRow, token engine.Token) error {
+		return w.queue.backend.Postpone(ctx, row, token, wait)
+	})
+	w.queue.wakers.wake(w.consumer)
 }
 
 // finishRow ends the row of a message that is handled and published.
@@ -106,7 +116,14 @@ func (w *worker) promoted(lease *engine.Lease) {
 	w.queue.wakers.wake(w.consumer)
 }
 
-func (w *worker) release(lease *engine.Lease) { w.end(lease, "release", w.queue.backend.Release) }
+// release gives the message back as if it had never been leased.
+func (w *worker) release(lease *engine.Lease) {
+	if lease.Operated() { // its operations are for everybody again
+		w.postpone(lease, 0)
+		return
+	}
+	w.end(lease, "release", w.queue.backend.Release)
+}
 
 func (w *worker) end(lease *engine.Lease, what string, fn func(context.Context, *engine.QueueRow, engine.Token) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
@@ -126,22 +143,40 @@ type Dead struct {
 
 // bury gives a message up until an operator decides. OnDead takes part in that; if it fails, the message is tried again.
 func (w *worker) bury(lease *engine.Lease, cause error) {
+	if !w.buried(lease, cause) {
+		w.retry(lease, cause)
+	}
+}
+
+// buryKiller is bury for a message that ends its process: whatever becomes of OnDead, it is not started again.
+func (w *worker) buryKiller(lease *engine.Lease, cause error) {
+	if !w.buried(lease, cause) {
+		w.postpone(lease, backoff(w.settings.BackoffMin, w.settings.BackoffMax, lease.Row().Unfinished))
+	}
+}
+
+func (w *worker) buried(lease *engine.Lease, cause error) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	row := lease.Row()
 	fields := w.fields(lease).Add(watermill.LogFields{"attempts": row.Attempts})
 	var onDead func(ctx context.Context) error
 	if w.settings.OnDead != nil {
-		onDead = func(ctx context.Context) error {
+		onDead = func(ctx context.Context) (err error) {
+			defer func() {
+				if p := recover(); p != nil { // here is no router with a Recoverer around it
+					err = fmt.Errorf("OnDead panicked: %v", p)
+				}
+			}()
 			return w.settings.OnDead(ctx, Dead{Key: lease.Delivery().Key, Attempts: row.Attempts, Cause: cause, Message: lease.Message()})
 		}
 	}
 	if err := lease.Bury(ctx, reason(cause), onDead); err != nil {
 		w.settings.Logger.Error("A message could not be marked as dead, it is tried again", err, fields)
-		w.retry(lease, cause)
-		return
+		return false
 	}
 	w.settings.Logger.Error("Message is dead: it waits for an operator", cause, fields)
+	return true
 }
 
 func (w *worker) fields(lease *engine.Lease) watermill.LogFields {

@@ -36,6 +36,9 @@ type call struct {
 
 // Enqueue is inbox.QueueStore's Enqueue.
 func (q *intake) Enqueue(ctx context.Context, entries []inbox.Entry) []inbox.Stored {
+	if tx, err := q.engine.TxFor(ctx); tx != nil || err != nil {
+		return q.enqueueIn(ctx, tx, entries, err)
+	}
 	c := &call{ctx: ctx, entries: entries, turn: make(chan struct{})}
 	q.mu.Lock()
 	q.waiting = append(q.waiting, c)
@@ -152,11 +155,7 @@ func (q *intake) storeSome(ctx context.Context, some []*pending) {
 	if len(some) == 0 {
 		return
 	}
-	items := make([]*Item, len(some))
-	for i, p := range some {
-		items[i] = p.item
-	}
-	stored, err := q.backend.Store(ctx, items)
+	stored, err := q.backend.Store(ctx, itemsOf(some))
 	if err != nil {
 		if len(some) > 1 && q.engine.MayBeOneRow(err) {
 			q.storeSome(ctx, some[:len(some)/2])
@@ -188,11 +187,78 @@ func (q *intake) storeSome(ctx context.Context, some []*pending) {
 // classify tells what a message is that was not stored.
 func (q *intake) classify(ctx context.Context, p *pending) {
 	result, err := q.engine.Classify(ctx, p.entry.Delivery, p.item.Claim)
+	q.answer(p, result, err)
+}
+
+func (q *intake) answer(p *pending, result inbox.Result, err error) {
 	if err != nil {
 		p.answer.Err = q.fail(p.entry, err)
 		return
 	}
 	p.answer.Outcome, p.answer.Mismatch = result.Outcome, result.Mismatch
+}
+
+// enqueueIn is Enqueue in an open transaction: all entries are stored with it, or an error makes it roll back.
+func (q *intake) enqueueIn(ctx context.Context, tx engine.StoreTx, entries []inbox.Entry, err error) []inbox.Stored {
+	answers := make([]inbox.Stored, len(entries))
+	all, first := make([]*pending, 0, len(entries)), map[inbox.StorageKey]bool{}
+	var copies []*pending
+	for i, entry := range entries {
+		p := &pending{entry: entry, answer: &answers[i]}
+		if err == nil {
+			err = q.prepare(ctx, p)
+		}
+		if err != nil {
+			p.answer.Err = q.fail(entry, err)
+			continue
+		}
+		if first[p.item.Claim.Key] {
+			copies = append(copies, p)
+			continue
+		}
+		first[p.item.Claim.Key] = true
+		all = append(all, p)
+	}
+	if err != nil {
+		return answers
+	}
+	q.storeIn(ctx, tx, all)
+	for _, p := range copies {
+		q.classifyIn(ctx, tx, p)
+	}
+	return answers
+}
+
+// storeIn stores entries with different keys in an open transaction, and answers each.
+func (q *intake) storeIn(ctx context.Context, tx engine.StoreTx, some []*pending) {
+	items := itemsOf(some)
+	stored, err := tx.StoreItems(ctx, items)
+	if err == nil {
+		q.engine.AfterCommit(ctx, func() { q.wake.wakeAll(items) })
+	}
+	for i, p := range some {
+		switch {
+		case err != nil:
+			p.answer.Err = q.fail(p.entry, q.engine.StoreError(err))
+		case stored[i]:
+			p.answer.Outcome = inbox.OutcomeStored
+		default:
+			q.classifyIn(ctx, tx, p)
+		}
+	}
+}
+
+func (q *intake) classifyIn(ctx context.Context, tx engine.StoreTx, p *pending) {
+	result, err := q.engine.ClassifyBy(ctx, tx, p.entry.Delivery, p.item.Claim)
+	q.answer(p, result, err)
+}
+
+func itemsOf(some []*pending) []*Item {
+	items := make([]*Item, len(some))
+	for i, p := range some {
+		items[i] = p.item
+	}
+	return items
 }
 
 func (q *intake) fail(entry inbox.Entry, err error) error {

@@ -18,29 +18,27 @@ func (q *Queue) Publish(ctx context.Context, entries []inbox.Entry) error {
 	if err != nil {
 		return err
 	}
-	items := make([]*Item, len(some))
-	for i, p := range some {
-		items[i] = p.item
-	}
-	var stored []bool
 	if tx != nil {
-		stored, err = tx.StoreItems(ctx, items)
-	} else {
-		stored, err = q.backend.Store(ctx, items)
+		q.intake.storeIn(ctx, tx, some)
+		return firstError(some)
 	}
+	items := itemsOf(some)
+	stored, err := q.backend.Store(ctx, items)
 	if err != nil {
 		return q.intake.fail(entries[0], q.engine.StoreError(err))
 	}
-	if tx != nil {
-		q.engine.AfterCommit(ctx, func() { q.wakeAll(items) })
-	} else {
-		q.wakeAll(items)
-	}
+	q.wakers.wakeAll(items)
 	for i, p := range some {
-		if stored[i] || tx != nil { // inside a transaction nothing that others do is asked for
-			continue
+		if !stored[i] {
+			q.intake.classify(ctx, p)
 		}
-		if q.intake.classify(ctx, p); p.answer.Err != nil {
+	}
+	return firstError(some)
+}
+
+func firstError(some []*pending) error {
+	for _, p := range some {
+		if p.answer.Err != nil {
 			return p.answer.Err
 		}
 	}
@@ -69,10 +67,4 @@ func (q *Queue) distinct(ctx context.Context, entries []inbox.Entry) ([]*pending
 		some = append(some, p)
 	}
 	return some, nil
-}
-
-func (q *Queue) wakeAll(items []*Item) {
-	for _, item := range items {
-		q.wakers.wake(item.Consumer)
-	}
 }

@@ -20,7 +20,9 @@ func (w *worker) renew(stop <-chan struct{}) {
 		case <-ticker.C:
 		}
 		for lease, cancel := range w.atWork() {
-			w.renewOne(lease, cancel)
+			if !lease.Completing() { // else its row is locked by its own transaction, which would only delay the others
+				w.renewOne(lease, cancel)
+			}
 		}
 	}
 }
@@ -39,6 +41,10 @@ func (w *worker) renewOne(lease *engine.Lease, cancel context.CancelCauseFunc) {
 	ctx, done := context.WithTimeout(context.Background(), w.settings.LeaseTime/3)
 	defer done()
 	renewed, err := w.queue.backend.Renew(ctx, lease.Row(), lease.Token(), w.settings.LeaseTime)
+	if err == nil && !renewed && !lease.Completing() {
+		// Lost, or its row is locked for a moment by a step or an operator. That is told apart by waiting for the lock.
+		renewed, err = w.queue.backend.Hold(ctx, lease.Row(), lease.Token())
+	}
 	if err != nil || renewed || lease.Completing() {
 		return // a failing database is no proof; the fence decides
 	}

@@ -92,6 +92,7 @@ type worker struct {
 	slots    chan struct{}   // one token for each message at work
 	work     sync.WaitGroup
 
+	wary  bool      // the last lease met a suspect: take one row at a time
 	swept time.Time // when blocked lanes were looked for last
 
 	mu   sync.Mutex
@@ -112,6 +113,9 @@ func (w *worker) run(ctx context.Context) {
 	for w.waitSlot(ctx) {
 		w.sweep(ctx)
 		free := cap(w.slots) - len(w.slots)
+		if w.wary {
+			free = 1
+		}
 		rows, token, err := w.lease(free)
 		if err != nil {
 			w.settings.Logger.Error("Messages cannot be leased; trying again", err, watermill.LogFields{"consumer": w.name})
@@ -169,11 +173,50 @@ func (w *worker) start(ctx context.Context, rows []*engine.QueueRow, token engin
 			w.launch(ctx, t)
 		}
 	}
-	for _, t := range suspects {
-		w.work.Wait()
-		w.launch(ctx, t)
-		w.work.Wait()
+	if w.wary = len(suspects) > 0; !w.wary {
+		return
 	}
+	for _, t := range suspects[1:] { // a lease is a start: they would be blamed with the first
+		w.giveBack(t)
+	}
+	if !w.idle(ctx, w.settings.LeaseTime/3) {
+		w.giveBack(suspects[0]) // a handler takes long, or for ever: another process may be free
+		return
+	}
+	w.launch(ctx, suspects[0])
+	w.idle(ctx, w.settings.LeaseTime) // a handler that hangs must not stop the others for ever
+}
+
+// idle waits until nothing is at work, at most for d or until ctx ends.
+func (w *worker) idle(ctx context.Context, d time.Duration) bool {
+	for end := time.Now().Add(d); len(w.slots) > 0; {
+		if time.Now().After(end) || sleep(ctx, idlePause) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+const idlePause = 5 * time.Millisecond
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// giveBack gives up a message that was taken and not launched.
+func (w *worker) giveBack(t *taken) {
+	w.mu.Lock()
+	delete(w.held, t.lease)
+	w.mu.Unlock()
+	t.cancel(nil)
+	w.release(t.lease)
 }
 
 // taken is a leased message on its way to a handler.
@@ -185,13 +228,13 @@ type taken struct {
 
 // take makes the message of a row, whose lease is renewed from here on; nil where there is nothing to be handled.
 func (w *worker) take(ctx context.Context, row *engine.QueueRow, token engine.Token) *taken {
-	lease, msg, err := w.queue.engine.NewLease(w.queue.owner, w.queue.backend, row, token)
+	lease, msg, err := w.queue.engine.NewLease(w.queue.owner, w.queue.backend, row, token, w.settings.LeaseTime)
 	switch {
 	case err != nil:
 		w.settings.Logger.Error("A queue row cannot be read; it is tried again when its lease has run out", err, watermill.LogFields{"consumer": w.name, "seq": row.Seq})
 		return nil
 	case row.State == engine.StateWaiting && row.Unfinished > w.settings.MaxStarts:
-		w.bury(lease, errStarts(row.Unfinished-1))
+		w.buryKiller(lease, errStarts(row.Unfinished-1))
 		return nil
 	}
 	if topic := lease.Delivery().Topic; topic != "" {
@@ -213,6 +256,7 @@ func (w *worker) launch(ctx context.Context, t *taken) {
 			delete(w.held, t.lease)
 			w.mu.Unlock()
 			t.cancel(nil)
+			go t.lease.End() // a handler that hangs is not waited for
 			<-w.slots
 		}()
 		w.deliver(ctx, t.lease, t.msg)
@@ -227,21 +271,18 @@ func (w *worker) deliver(ctx context.Context, lease *engine.Lease, msg *message.
 		w.release(lease)
 		return
 	}
+	late := make(chan struct{}) // closed when the message has had CloseTimeout since ctx ended
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(w.settings.CloseTimeout, func() { close(late) }) })
+	defer stop()
 	select {
 	case <-msg.Acked():
+		lease.End() // acked by the handler itself, its work is still to be committed
 		w.acked(lease)
 	case <-msg.Nacked():
 		w.nacked(ctx, lease)
-	case <-w.closed(ctx):
+	case <-late:
 		w.release(lease)
 	}
-}
-
-// closed is closed when a message that was handed over has had CloseTimeout since ctx ended.
-func (w *worker) closed(ctx context.Context) <-chan struct{} {
-	late := make(chan struct{})
-	context.AfterFunc(ctx, func() { time.AfterFunc(w.settings.CloseTimeout, func() { close(late) }) })
-	return late
 }
 
 // finish waits for what is at work.
@@ -267,5 +308,11 @@ func (w *worker) untilDue(ctx context.Context, d time.Duration) time.Duration {
 	if err != nil || !any {
 		return d
 	}
+	if next <= 0 { // due since the last look, or locked by the transaction that completes it
+		next = mostImpatient
+	}
 	return max(min(d, next), w.settings.PollMin)
 }
+
+// mostImpatient is the pause before another look at a row that is due and could not be leased.
+const mostImpatient = 50 * time.Millisecond

@@ -46,3 +46,9 @@ func (w *wakers) wake(consumer inbox.StorageKey) {
 		}
 	}
 }
+
+func (w *wakers) wakeAll(items []*Item) {
+	for _, item := range items {
+		w.wake(item.Consumer)
+	}
+}
