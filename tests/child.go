@@ -72,5 +72,6 @@ func (s *suite) tasks() map[string]taskFunc {
 	maps.Copy(all, s.crashTasks())
 	maps.Copy(all, s.producedTasks())
 	maps.Copy(all, s.startupTasks())
+	maps.Copy(all, s.operationTasks())
 	return all
 }

@@ -64,7 +64,7 @@ func (c claimConn) BeginTx(ctx context.Context, options driver.TxOptions) (drive
 		request.Answered = true
 		return overTx{}, nil
 	}
-	request.Answered, request.Claimed, request.Proposal = true, true, proposal
+	request.Answered, request.Claimed, request.Proposal, request.Conn = true, true, proposal, conn.PgConn()
 	return claimTx{tx, conn, context.WithoutCancel(ctx)}, nil
 }
 

@@ -76,14 +76,8 @@ func (t *transaction) Scope() *engine.Scope { return &t.scope }
 // Commit commits, unless the connection is no longer inside the transaction that was begun. What is kept for COMMIT, the
 // record and the handler's ExecAtCommit, travels with it in one round trip.
 func (t *transaction) Commit(ctx context.Context, record *engine.Record) error {
-	if t.outside() {
-		return inbox.ErrTxManaged
-	}
-	if t.conn.Conn().PgConn().IsBusy() {
-		return inbox.ErrTxBusy
-	}
-	if t.conn.Conn().PgConn().TxStatus() == 'E' {
-		return fmt.Errorf("%w (%w)", inbox.ErrTxAborted, pgx.ErrTxCommitRollback)
+	if err := t.committable(); err != nil {
+		return err
 	}
 	if record != nil {
 		t.atCommit.add(t.backend.claimer.SQL.Record.SQL, pgclaim.UUID(record.Key), record.Handler, record.Messages)
@@ -96,6 +90,20 @@ func (t *transaction) Commit(ctx context.Context, record *engine.Record) error {
 		t.release()
 	}
 	return err
+}
+
+// committable tells what the handler did to the transaction that keeps it from being committed.
+func (t *transaction) committable() error {
+	pg := t.conn.Conn().PgConn()
+	switch {
+	case t.outside():
+		return inbox.ErrTxManaged
+	case pg.IsBusy():
+		return inbox.ErrTxBusy
+	case pg.TxStatus() == 'E':
+		return fmt.Errorf("%w (%w)", inbox.ErrTxAborted, pgx.ErrTxCommitRollback)
+	}
+	return nil
 }
 
 func (t *transaction) commit(ctx context.Context, recorded bool) error {

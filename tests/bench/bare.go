@@ -14,6 +14,9 @@ const insertEffect = "INSERT INTO effects (message_id) VALUES ($1)"
 // pgxWork is what a handler does in its transaction.
 type pgxWork = func(ctx context.Context, tx pgx.Tx, msg *message.Message) error
 
+// sqlWork is the same on database/sql.
+type sqlWork = func(ctx context.Context, tx *sql.Tx, msg *message.Message) error
+
 func workPgx(ctx context.Context, tx pgx.Tx, msg *message.Message) error {
 	_, err := tx.Exec(ctx, insertEffect, msg.UUID)
 	return err

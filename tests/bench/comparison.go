@@ -16,6 +16,8 @@ type contender struct {
 	against string
 	// goal is the ratio to reach, goalRate the messages per second; 0 is none.
 	goal, goalRate float64
+	// repeated: its messages ask for as many operations as there are connections, again and again.
+	repeated bool
 	// setup makes its tables in the arena's schema and gives what handles one message, called by many at once.
 	setup func(ctx context.Context, a *arena) (handle, error)
 }
@@ -44,14 +46,16 @@ func comparisons() []comparison {
 		{name: "what travels with COMMIT, 0.5 ms network, 8 at once", atOnce: 8, latency: network, contenders: atCommit()},
 		{name: "first deliveries, loopback, 8 at once", atOnce: 8, contenders: firstDeliveries(0.65, 0)},
 		{name: "first deliveries, loopback, 32 at once", atOnce: 32, contenders: firstDeliveries(0.65, 0)},
+		{name: "business keys, 0.5 ms network, 8 at once", atOnce: 8, latency: network, about: aboutKeys, contenders: businessKeys(0.85)},
+		{name: "business keys, loopback, 8 at once", atOnce: 8, about: aboutKeys, contenders: businessKeys(0)},
 		{name: "duplicates, 0.5 ms network, 8 at once", atOnce: 8, latency: network, duplicates: true, contenders: duplicates()},
 		{name: "duplicates, loopback, 8 at once", atOnce: 8, duplicates: true, contenders: duplicates()},
 		{name: "four copies at once in one process, loopback, pool of 8", atOnce: 8, conns: 8, copies: 4, about: aboutCopies, contenders: copiesInOne()},
 		{name: "four copies at once in two processes, loopback, two pools of 8", atOnce: 16, conns: 8, copies: 4, about: aboutTwo, contenders: copiesInTwo()},
 		{name: "other algorithms, first deliveries, 0.5 ms network, 8 at once", atOnce: 8, latency: network, about: aboutPeers, contenders: peers(inboxPgx)},
 		{name: "other algorithms, first deliveries, loopback, 8 at once", atOnce: 8, about: aboutPeers, contenders: peers(inboxPgx)},
-		{name: "other algorithms, duplicates, 0.5 ms network, 8 at once", atOnce: 8, latency: network, duplicates: true, about: aboutPeers, contenders: peers(inboxPgxAsking)},
-		{name: "other algorithms, duplicates, loopback, 8 at once", atOnce: 8, duplicates: true, about: aboutPeers, contenders: peers(inboxPgxAsking)},
+		{name: "other algorithms, duplicates, 0.5 ms network, 8 at once", atOnce: 8, latency: network, duplicates: true, about: aboutPeersDups, contenders: peers(inboxPgxAsking)},
+		{name: "other algorithms, duplicates, loopback, 8 at once", atOnce: 8, duplicates: true, about: aboutPeersDups, contenders: peers(inboxPgxAsking)},
 	}
 }
 
@@ -99,6 +103,11 @@ func counted() []contender {
 		{name: "database/sql, bare transaction", setup: bareSQL},
 		{name: "database/sql, inbox", setup: inboxSQLAsking},
 		{name: "database/sql, inbox, pgxinbox.OpenDB", setup: inboxOpenDBAsking},
+		{name: "pgx, inbox, business key, Claims", setup: itsOwn(keyedAsking(withClaims))},
+		{name: "pgx, inbox, business key", setup: itsOwn(keyedAsking(withoutClaims))},
+		{name: "pgx, inbox, business key, Claims, repeated", setup: repeated(keyedAsking(withClaims))},
+		{name: "pgx, inbox, business key, repeated", setup: repeated(keyedAsking(withoutClaims))},
+		{name: "database/sql, inbox, pgxinbox.OpenDB, business key, Claims", setup: itsOwn(keyedOpenDBAsking)},
 	}
 }
 

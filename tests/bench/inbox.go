@@ -32,7 +32,7 @@ func inboxWith(ctx context.Context, a *arena, config pgxinbox.Config, work pgxWo
 	return behind(store, pgxinbox.ConsumerHandler(work))
 }
 
-func pgxStore(ctx context.Context, a *arena, config pgxinbox.Config) (inbox.Store, error) {
+func pgxStore(ctx context.Context, a *arena, config pgxinbox.Config) (*pgxinbox.Store, error) {
 	pool, err := a.pool(ctx)
 	if err != nil {
 		return nil, err
@@ -43,42 +43,56 @@ func pgxStore(ctx context.Context, a *arena, config pgxinbox.Config) (inbox.Stor
 
 // inboxSQL is a handler behind the middleware on database/sql over pgx's own driver.
 func inboxSQL(ctx context.Context, a *arena) (handle, error) {
-	return inboxOn(ctx, a.db(), sqlinbox.Config{})
+	return inboxOn(ctx, a.db(), sqlinbox.Config{}, workSQL)
 }
 
 // inboxSQLAsking is the same without the memory of done keys.
 func inboxSQLAsking(ctx context.Context, a *arena) (handle, error) {
-	return inboxOn(ctx, a.db(), sqlinbox.Config{DoneTTL: -1})
+	return inboxOn(ctx, a.db(), sqlinbox.Config{DoneTTL: -1}, workSQL)
 }
 
 // inboxOpenDB is a handler behind the middleware on database/sql over pgxinbox.OpenDB.
 func inboxOpenDB(ctx context.Context, a *arena) (handle, error) {
-	return inboxOn(ctx, a.claimDB(), sqlinbox.Config{})
+	return inboxOn(ctx, a.claimDB(), sqlinbox.Config{}, workSQL)
 }
 
 // inboxOpenDBAsking is the same without the memory of done keys.
 func inboxOpenDBAsking(ctx context.Context, a *arena) (handle, error) {
-	return inboxOn(ctx, a.claimDB(), sqlinbox.Config{DoneTTL: -1})
+	return inboxOn(ctx, a.claimDB(), sqlinbox.Config{DoneTTL: -1}, workSQL)
 }
 
-func inboxOn(ctx context.Context, db *sql.DB, config sqlinbox.Config) (handle, error) {
-	config.Dialect, config.InitializeSchema = sqlinbox.PostgreSQL, true
-	store, err := sqlinbox.NewStore(ctx, db, config)
+func inboxOn(ctx context.Context, db *sql.DB, config sqlinbox.Config, work sqlWork) (handle, error) {
+	store, err := sqlStore(ctx, db, config)
 	if err != nil {
 		return nil, err
 	}
-	return behind(store, sqlinbox.ConsumerHandler(workSQL))
+	return behind(store, sqlinbox.ConsumerHandler(work))
+}
+
+func sqlStore(ctx context.Context, db *sql.DB, config sqlinbox.Config) (*sqlinbox.Store, error) {
+	config.Dialect, config.InitializeSchema = sqlinbox.PostgreSQL, true
+	return sqlinbox.NewStore(ctx, db, config)
 }
 
 // behind puts a handler behind the middleware, without a router.
 func behind(store inbox.Store, handler message.NoPublishHandlerFunc) (handle, error) {
-	in, err := inbox.New(store, inbox.Config{Consumer: func(*message.Message) string { return consumer }})
+	return behindInbox(store, inbox.Config{}, returnsNothing(handler))
+}
+
+func behindInbox(store inbox.Store, config inbox.Config, handler message.HandlerFunc) (handle, error) {
+	config.Consumer = func(*message.Message) string { return consumer }
+	in, err := inbox.New(store, config)
 	if err != nil {
 		return nil, err
 	}
-	next := in.Middleware(func(msg *message.Message) ([]*message.Message, error) { return nil, handler(msg) })
+	next := in.Middleware(handler)
 	return func(msg *message.Message) error {
 		_, err := next(msg)
 		return err
 	}, nil
+}
+
+// returnsNothing is the handler as the router would call it.
+func returnsNothing(handler message.NoPublishHandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) { return nil, handler(msg) }
 }

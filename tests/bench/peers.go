@@ -10,8 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-const aboutPeers = `What other inboxes send, as pgx sends it, on the textbook's table. A duplicate is answered from the database (the inbox:
+const (
+	aboutPeers     = "What other inboxes send, as pgx sends it, on the textbook's table."
+	aboutPeersDups = aboutPeers + ` A duplicate is answered from the database (the inbox:
 DoneTTL -1) and rolled back; after a violation pgx forgets the statement and prepares it again.`
+)
 
 // peers are the sequences of statements by which other inboxes know a message, beside ours. All of them use the
 // textbook's table, each statement is a round trip, and a duplicate ends with ROLLBACK, which is cheaper than COMMIT.

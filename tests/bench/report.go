@@ -77,8 +77,9 @@ func (r report) costs(costs []cost) {
 Round trips / statements for a first delivery on a warm connection, for the very first one of a process (which prepares
 the statements, and for the inbox registers the consumer) and for a duplicate, which to the bare transaction is a
 message like any other and to the inbox one that the database is asked about (DoneTTL -1); and bytes of write-ahead log
-for a first delivery between two checkpoints (0: the server has no pg_walinspect). These do not depend on the machine;
-the tests in tests/wire assert those of the inbox, the log after a checkpoint and on a million rows included.
+for a first delivery between two checkpoints (0: the server has no pg_walinspect). Where an operation is repeated, the
+very first message is the one that does it. These do not depend on the machine; the tests in tests/wire assert those of
+the inbox alone, the log after a checkpoint and on a million rows included.
 
 | | first delivery | cold | duplicate | WAL bytes |
 |---|--:|--:|--:|--:|

@@ -19,6 +19,9 @@ type Request struct {
 	Answered, Claimed bool
 	Row               *engine.Row
 	Proposal          engine.Proposal // beside Claimed: what became of the claim's Operation
+
+	// Conn is the connection of a claimed transaction, which a wrapper may hide from the one who asked.
+	Conn *pgconn.PgConn
 }
 
 type requestKey struct{}
@@ -34,7 +37,7 @@ func WithRequest(ctx context.Context, r *Request) context.Context {
 func RequestFrom(ctx context.Context) *Request {
 	r, _ := ctx.Value(requestKey{}).(*Request)
 	if r != nil {
-		r.Answered, r.Claimed, r.Row, r.Proposal = false, false, nil, engine.NoProposal
+		r.Answered, r.Claimed, r.Row, r.Proposal, r.Conn = false, false, nil, engine.NoProposal, nil
 	}
 	return r
 }
