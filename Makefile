@@ -12,7 +12,9 @@ GOTESTSUM := go run gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
 # Every module of the repository: `./...` never enters a nested one, nor a folder that begins
 # with an underscore.
 MODULES  := $(sort $(patsubst %/,%,$(dir $(wildcard go.mod */go.mod */*/go.mod))))
-EXAMPLES := quickstart pgx sqlc gorm cqrs outbox two-phase
+# Those of them whose tests run with the root's; their results are not in TEST_JSON.
+NESTED   := tests/wrappers
+EXAMPLES := quickstart pgx sqlc gorm cqrs outbox payments two-phase
 
 # The limit of one package's tests, and the file for what ran.
 TEST_TIMEOUT := 20m
@@ -31,6 +33,7 @@ help: ## List the targets
 
 test: services ## Run all tests once, on servers that are found or started; sizes at a tenth
 	$(GOTESTSUM) --format pkgname --jsonfile $(TEST_JSON) -- -count=1 -timeout $(TEST_TIMEOUT) ./...
+	@for m in $(NESTED); do echo "go test in $$m"; go test -C $$m -count=1 -timeout $(TEST_TIMEOUT) ./... || exit 1; done
 
 test-long: ## Run all tests in full size, then the mutants; takes long
 	INBOX_TEST_SCALE=1 $(MAKE) test TEST_TIMEOUT=120m TEST_JSON=build/test-long.json
@@ -40,6 +43,7 @@ race: services ## Run all tests with the race detector; needs a C compiler
 	@command -v $${CC:-gcc} >/dev/null || command -v cc >/dev/null || \
 		{ echo "the race detector needs a C compiler: apt-get install gcc libc6-dev" >&2; exit 1; }
 	CGO_ENABLED=1 $(GOTESTSUM) --format pkgname --jsonfile build/race.json -- -race -count=1 -timeout $(TEST_TIMEOUT) ./...
+	@for m in $(NESTED); do echo "go test -race in $$m"; CGO_ENABLED=1 go test -C $$m -race -count=1 -timeout $(TEST_TIMEOUT) ./... || exit 1; done
 
 services: ## Find or start the servers that the tests need, and print their versions
 	@mkdir -p build
@@ -56,7 +60,9 @@ examples: ## Run each example by name
 	for name in $(EXAMPLES); do \
 		echo "== $$name"; \
 		DATABASE_URL="$$url" go run -C _examples ./$$name || exit 1; \
-	done
+	done; \
+	echo "== payments -postgres"; \
+	DATABASE_URL="$$url" go run -C _examples ./payments -postgres
 
 mutants: services ## Take out each protection in turn: exactly its test must fail
 	go run ./tests/mutants

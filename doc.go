@@ -22,7 +22,8 @@
 //     typed error or a counted outcome. It never guesses and never drops in silence.
 //
 // It does not turn the world into one transaction: a call to another system inside the handler can happen twice. And
-// it knows messages, not business operations: a producer that sends one command under two ids has it handled twice.
+// it knows messages: a producer that sends one command under two message ids has it handled twice, unless both carry one
+// operation id and the handler has the second line of defence, package businesskey.
 //
 // # Order of middlewares
 //
@@ -37,6 +38,8 @@
 //	Recoverer                                     inside, a panic that it made an error is still rolled back, but
 //	                                              the inbox can no longer tell a panic
 //	inbox                                         once: to the router, or to each handler
+//	businesskey                                   outside, it is ErrNested; on single handlers: on the router, it
+//	                                              refuses the messages of handlers that have no operations
 //	CorrelationID                                 either side: what a handler returns inherits the correlation id
 //
 // [IsTransient] and [IsPermanent] tell Retry and PoisonQueue what to do with the inbox's own errors.

@@ -46,7 +46,8 @@ func (k *Keys) do(ctx context.Context, op Operation, fn func(ctx context.Context
 	})
 }
 
-// DoJSON is [Keys.Do] for a result of any type that encoding/json can write and read.
+// DoJSON is [Keys.Do] for a result of any type that encoding/json can write and read. For an operation that was done
+// without a result, by the middleware, it gives the zero value.
 func DoJSON[T any](ctx context.Context, k *Keys, op Operation, fn func(ctx context.Context) (T, error)) (T, error) {
 	var result T
 	recorded, err := k.Do(ctx, op, func(ctx context.Context) ([]byte, error) {
@@ -58,6 +59,9 @@ func DoJSON[T any](ctx context.Context, k *Keys, op Operation, fn func(ctx conte
 	})
 	if err != nil {
 		return result, err
+	}
+	if len(recorded) == 0 { // done by the middleware, or by Do without a result
+		return result, nil
 	}
 	if err := json.Unmarshal(recorded, &result); err != nil {
 		return result, &inbox.OperationError{Scope: resolve(ctx, op).Scope, ID: op.ID, Err: fmt.Errorf("recorded result: %w", err)}
@@ -76,8 +80,17 @@ func (k *Keys) DoAll(ctx context.Context, operations []Operation, fn func(ctx co
 	}
 	key := func(i int) []byte { storage := resolve(ctx, operations[i]).Storage(); return storage[:] }
 	slices.SortFunc(order, func(a, b int) int { return bytes.Compare(key(a), key(b)) })
+	for i := range len(order) - 1 {
+		if bytes.Equal(key(order[i]), key(order[i+1])) {
+			op := resolve(ctx, operations[order[i]])
+			return nil, &inbox.OperationError{Scope: op.Scope, ID: op.ID, Err: fmt.Errorf("%w: the operation is named twice", inbox.ErrNested)}
+		}
+	}
 	results := make([][]byte, len(operations))
-	return results, k.doAll(ctx, order, operations, results, fn)
+	if err := k.doAll(ctx, order, operations, results, fn); err != nil {
+		return nil, err
+	}
+	return results, nil
 }
 
 // doAll nests each operation in the work of the one before it, so that they share its transaction also outside a message.

@@ -39,7 +39,8 @@ func New(store inbox.OperationStore, config Config) (*Keys, error) {
 // documentation.
 //
 // A message whose operation was done before does not reach the handler; what the handler had returned is returned again,
-// with the same UUIDs, unless it went out through an outbox.
+// with the same UUIDs, unless it went out through an outbox. Where another handler of the scope returned it and this one
+// has no publish topic, the error is inbox.ErrNoPublishTopic.
 func (k *Keys) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
@@ -57,9 +58,23 @@ func (k *Keys) Middleware(next message.HandlerFunc) message.HandlerFunc {
 			k.config.Logger.Debug("Operation was done before, the handler is not called", watermill.LogFields{
 				"scope": op.Scope, "operation_id": op.ID, "message_uuid": msg.UUID,
 			})
+			if err := publishable(ctx, result.Messages); err != nil {
+				return nil, &inbox.OperationError{Scope: op.Scope, ID: op.ID, Err: err}
+			}
 		}
 		return result.Messages, nil
 	}
+}
+
+// publishable tells that the recorded messages of an operation, which another handler of its scope returned, came to a
+// router's handler that cannot publish them.
+func publishable(ctx context.Context, messages []*message.Message) error {
+	handler := message.HandlerNameFromCtx(ctx)
+	if len(messages) == 0 || handler == "" || message.PublishTopicFromCtx(ctx) != "" {
+		return nil
+	}
+	return fmt.Errorf("%w: the operation was done in another handler of its scope and produced %d messages; handler %q, where it was repeated, cannot publish them",
+		inbox.ErrNoPublishTopic, len(messages), handler)
 }
 
 // work is the handler as the work of an operation. It may be called again, in another transaction; what the first call
@@ -88,6 +103,9 @@ func (k *Keys) PassedThrough() uint64 { return k.passedThrough.Load() }
 
 // Claims is for inbox.Config.Claims: the operation is then claimed together with its message, which saves a round trip on
 // pgx. Every handler behind that inbox should have the middleware.
+//
+// Such a claim stands before any savepoint: what rolls back to a savepoint around the middleware undoes the work, and not
+// the claim. Return an error instead, which undoes both.
 func (k *Keys) Claims(msg *message.Message, key inbox.Key) (inbox.Operation, bool) {
 	op, ok := k.operation(msg, key.Consumer)
 	return op, ok && op.Validate() == nil // what is wrong with it is for the middleware to say

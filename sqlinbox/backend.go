@@ -207,8 +207,22 @@ func (b *backend) scanRow(found *sql.Row) (*engine.Row, error) {
 }
 
 // Probe is engine.Prober's Probe.
-func (b *backend) Probe(ctx context.Context, c *engine.Claim) (free bool, err error) {
-	return b.probe(ctx, b.sql.Probe, b.bytes16(c.Key), c.LockID)
+func (b *backend) Probe(ctx context.Context, c *engine.Claim) (row *engine.Row, free bool, err error) {
+	if b.sql.Probe.SQL == "" {
+		return nil, true, nil
+	}
+	conn, err := b.db.Conn(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer conn.Close() //nolint:errcheck // the connection only goes back
+	b.connections.use(conn)
+	if pg := pgConnOf(conn); pg != nil {
+		return b.claimer.Probe(ctx, pg, c)
+	}
+	probe := b.sql.Probe
+	err = conn.QueryRowContext(ctx, probe.SQL, b.bytes16(c.Key), c.LockID).Scan(&free)
+	return nil, free, err
 }
 
 func (b *backend) probe(ctx context.Context, probe dialect.Statement, key any, lockID int64) (free bool, err error) {

@@ -108,22 +108,22 @@ func TestConnections_AreBounded(t *testing.T) {
 // listConn is the connection of a wrapper that is no pointer and cannot be compared.
 type listConn struct {
 	*fakeConn
-	hooks []func()
+	_ []func()
 }
 
 // A connection that cannot be told from others may be a new one every time.
 func TestConnections_ThatCannotBeCompared(t *testing.T) {
 	t.Parallel()
 	for name, conn := range map[string]driver.Conn{
-		"a list":             listConn{fakeConn: &fakeConn{}},
-		"a list in a struct": struct{ driver.Conn }{listConn{fakeConn: &fakeConn{}}},
+		"AList":          listConn{fakeConn: &fakeConn{}},
+		"AListInAStruct": struct{ driver.Conn }{listConn{fakeConn: &fakeConn{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newMetter()
 			db := openFake(t, func() driver.Conn { return conn })
 			for n := range 3 {
-				m.useBriefly(t, db)
+				require.NotPanics(t, func() { m.useBriefly(t, db) })
 				require.Equal(t, n+1, m.n)
 			}
 		})

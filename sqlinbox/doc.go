@@ -9,10 +9,11 @@
 //
 // The tables come from [Migrate], from [MigrationSQL] run with a tool of your own, or from Config.InitializeSchema.
 //
-// On PostgreSQL the package pgxinbox does the same on native pgx with one round trip less for each message. Nothing
-// there relies on session state: poolers in transaction mode work. Of the drivers for PostgreSQL, pgx's stdlib is
-// tested; behind a wrapper that hides the driver's connection (and on other drivers) a handler that executes COMMIT
-// as SQL is not noticed.
+// On PostgreSQL a *sql.DB from pgxinbox.OpenDB costs one round trip less for each message than one from pgx's stdlib;
+// package pgxinbox itself does the same on native pgx. Nothing there relies on session state: poolers in transaction mode
+// work. Of the drivers for PostgreSQL, pgx's stdlib is tested. On another driver, and behind a wrapper that hides the
+// driver's connection (otelsql), a read before COMMIT asks whether the handler ended the transaction by SQL, one round
+// trip for each message; a wrapper around the connector of pgxinbox.Connector does without.
 //
 // # MariaDB and MySQL
 //

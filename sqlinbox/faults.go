@@ -35,9 +35,8 @@ func (b *backend) Fault(err error) engine.Fault {
 	if errors.Is(err, inbox.ErrSchema) {
 		return engine.FaultSchema
 	}
-	var state interface{ SQLState() string }
-	if errors.As(err, &state) {
-		return engine.SQLStateFault(state.SQLState())
+	if state := sqlState(err); state != "" {
+		return engine.SQLStateFault(state)
 	}
 	if code := mysqlCode(err); code != 0 {
 		return mysqlFault(code)
@@ -55,6 +54,15 @@ func (b *backend) Fault(err error) engine.Fault {
 	return engine.FaultOther
 }
 
+// sqlState gives the SQLSTATE of an error, empty for another error.
+func sqlState(err error) string {
+	var state interface{ SQLState() string }
+	if !errors.As(err, &state) {
+		return ""
+	}
+	return state.SQLState()
+}
+
 // sqliteCode gives the primary result code of an SQLite error, 0 for another error.
 func sqliteCode(err error) int {
 	var coded interface{ Code() int }
@@ -66,13 +74,21 @@ func sqliteCode(err error) int {
 
 // missingTable finds out by looking whether err is about a missing table, where the code alone does not tell.
 func (b *backend) missingTable(ctx context.Context, err error) error {
+	return b.missingTableOn(ctx, b.db, err)
+}
+
+// missingTableOn looks from inside a transaction, which may have the pool's only connection.
+func (b *backend) missingTableOn(ctx context.Context, on queryer, err error) error {
+	if errors.Is(err, errNoSuchTable) {
+		return err
+	}
 	if b.Fault(err) == engine.FaultSchema {
 		return fmt.Errorf("%w: %w", errNoSuchTable, err)
 	}
 	if sqliteCode(err) != sqliteError {
 		return err
 	}
-	if missing, lookErr := missingTables(ctx, b.db, b.schema); lookErr == nil && len(missing) > 0 {
+	if missing, lookErr := missingTables(ctx, on, b.schema); lookErr == nil && len(missing) > 0 {
 		return fmt.Errorf("%w: %w", errNoSuchTable, err)
 	}
 	return err

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	inbox "github.com/watermill-contrib/watermill-inbox"
 	"github.com/watermill-contrib/watermill-inbox/sqlinbox/internal/engine"
 )
@@ -59,9 +61,7 @@ func (b *backend) ProbeOperation(ctx context.Context, c *engine.OperationClaim) 
 }
 
 // findOperation reads what stands under a key: on the connection, or in the transaction on it.
-func (b *backend) findOperation(ctx context.Context, on interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}, conn *sql.Conn, c *engine.OperationClaim) (*engine.OperationRow, error) {
+func (b *backend) findOperation(ctx context.Context, on queryer, conn *sql.Conn, c *engine.OperationClaim) (*engine.OperationRow, error) {
 	find := b.sql.FindOperation
 	var fingerprint []byte
 	var row engine.OperationRow
@@ -87,7 +87,7 @@ func (t *transaction) Claim(ctx context.Context, c *engine.OperationClaim) (bool
 	if errors.Is(err, errWriterBusy) {
 		return false, nil
 	}
-	return claimed, managed(err)
+	return claimed, managed(b.missingTableOn(ctx, t.tx, err))
 }
 
 // Read is engine.OperationTx's Read.
@@ -105,8 +105,14 @@ func (t *transaction) Keep(ctx context.Context, c *engine.OperationClaim, result
 
 // Drop is engine.OperationTx's Drop.
 func (t *transaction) Drop(ctx context.Context, c *engine.OperationClaim) error {
+	switch {
+	case t.outside():
+		return inbox.ErrTxManaged
+	case t.pg != nil && t.pg.TxStatus() == 'E':
+		return fmt.Errorf("%w (%w)", inbox.ErrTxAborted, pgx.ErrTxCommitRollback)
+	}
 	drop := t.backend.sql.DropOperation
-	_, err := t.tx.ExecContext(ctx, drop.SQL, drop.Args(t.backend.bytes16(c.Key))...)
+	_, err := t.tx.ExecContext(ctx, drop.SQL, drop.Args(t.backend.bytes16(c.Key), t.backend.bytes16(c.Fingerprint))...)
 	return managed(err)
 }
 

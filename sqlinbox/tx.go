@@ -85,7 +85,8 @@ func (t *transaction) Commit(ctx context.Context, record *engine.Record) error {
 
 // stillClaimed asks MySQL and MariaDB whether the transaction that is about to be committed is the one of the claim. There
 // the server rolls back all of it at a deadlock; a handler that swallows that error goes on outside any transaction.
-// The same read finds a handler that executed COMMIT or ROLLBACK as SQL, which no driver for these databases shows.
+// The same read finds a handler that executed COMMIT or ROLLBACK as SQL, which no driver for these databases shows; on
+// PostgreSQL it is for a driver that is not pgx's, or a wrapper that hides it.
 func (t *transaction) stillClaimed(ctx context.Context) error {
 	var check dialect.Statement
 	var what any
@@ -97,7 +98,7 @@ func (t *transaction) stillClaimed(ctx context.Context) error {
 	case t.leased != nil:
 		check, what = t.backend.queue.CheckLease, t.leased.Seq
 	}
-	if check.SQL == "" {
+	if check.SQL == "" || t.pg != nil {
 		return nil
 	}
 	var open, claimed bool
@@ -105,6 +106,8 @@ func (t *transaction) stillClaimed(ctx context.Context) error {
 	switch {
 	case errors.Is(err, sql.ErrTxDone):
 		return inbox.ErrTxManaged
+	case sqlState(err) == "25P02":
+		return fmt.Errorf("%w (%w)", inbox.ErrTxAborted, err)
 	case err != nil || open && claimed:
 		return err
 	case claimed:

@@ -73,5 +73,6 @@ func (s *suite) tasks() map[string]taskFunc {
 	maps.Copy(all, s.producedTasks())
 	maps.Copy(all, s.startupTasks())
 	maps.Copy(all, s.twoPhaseTasks())
+	maps.Copy(all, s.operationTasks())
 	return all
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	inbox "github.com/watermill-contrib/watermill-inbox"
+	"github.com/watermill-contrib/watermill-inbox/sqlinbox"
 )
 
 // pools are the cases about pools with no connection to spare.
@@ -78,7 +79,7 @@ func (s *suite) b7(size int) func(*testing.T) {
 // b7Failures lets deliveries fail in every way that needs no broken network, on the only connection of the pool: it is
 // given back each time.
 func (s *suite) b7Failures(t *testing.T) {
-	r := s.rig(t, Options{PoolSize: 1}, inbox.Config{})
+	r := s.rig(t, Options{PoolSize: 1, Config: sqlinbox.Config{DoneTTL: -1}}, inbox.Config{}) // duplicates are read each time
 	msg := newMessage("pay 10")
 	deliver := func(msg *message.Message, handler message.HandlerFunc) error {
 		t.Helper()

@@ -107,8 +107,8 @@ type Env struct {
 	Exec func(ctx context.Context, sql string) error
 	// CommitTx and RollbackTx end the transaction of ctx, as a handler must not.
 	CommitTx, RollbackTx func(ctx context.Context) error
-	// Produced is the qualified name of the table of recorded messages.
-	Produced string
+	// Produced is the qualified name of the table of recorded messages, Operations that of the done operations.
+	Produced, Operations string
 	// Outbox writes outgoing messages in the transaction of ctx; Outgoing gives the payloads of the committed ones, in
 	// order.
 	Outbox   inbox.Outbox

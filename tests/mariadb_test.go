@@ -146,7 +146,7 @@ func mariadbHarness(t testing.TB, o tests.Options) *tests.Env {
 	table := func(suffix string) string { return "`" + s.schema + "`.`" + prefix + suffix + "`" }
 	env := &tests.Env{
 		Space: s.schema, DSN: s.dsn, Config: o.Config, DB: s.db,
-		Memory: table(""), Produced: table("_produced"), Consumers: table("_consumers"), Horizons: table("_horizons"), Migrations: table("_migrations"),
+		Memory: table(""), Produced: table("_produced"), Operations: table("_operations"), Consumers: table("_consumers"), Horizons: table("_horizons"), Migrations: table("_migrations"),
 		Effects: "`" + s.schema + "`.effects",
 		Locks:   func(ctx context.Context) (int, error) { return s.locks(ctx, prefix) },
 		Cause: func(err error) error {

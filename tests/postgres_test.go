@@ -115,7 +115,7 @@ func (s postgresSpace) env(config sqlinbox.Config) *tests.Env {
 	table := func(suffix string) string { return `"` + s.schema + `"."` + prefixOf(config) + suffix + `"` }
 	return &tests.Env{
 		Space: s.schema, DSN: s.dsn, Config: config, DB: s.db,
-		Memory: table(""), Produced: table("_produced"), Consumers: table("_consumers"), Horizons: table("_horizons"), Migrations: table("_migrations"),
+		Memory: table(""), Produced: table("_produced"), Operations: table("_operations"), Consumers: table("_consumers"), Horizons: table("_horizons"), Migrations: table("_migrations"),
 		Effects: `"` + s.schema + `".effects`,
 		Locks:   s.locks,
 		Cause: func(err error) error {

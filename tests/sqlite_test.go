@@ -38,7 +38,7 @@ func sqliteHarness(t testing.TB, o tests.Options) *tests.Env {
 	prefix := prefixOf(o.Config)
 	env := &tests.Env{
 		Space: path, Config: o.Config, DB: own,
-		Memory: prefix, Produced: prefix + "_produced", Consumers: prefix + "_consumers", Horizons: prefix + "_horizons", Migrations: prefix + "_migrations",
+		Memory: prefix, Produced: prefix + "_produced", Operations: prefix + "_operations", Consumers: prefix + "_consumers", Horizons: prefix + "_horizons", Migrations: prefix + "_migrations",
 		Effects: "effects",
 		Locks:   func(ctx context.Context) (int, error) { return sqliteLocks(ctx, own) },
 		Cause: func(err error) error {

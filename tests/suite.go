@@ -19,7 +19,7 @@ func TestStore(t *testing.T, features Features, harness Harness) {
 	t.Helper()
 	t.Run(features.Name, func(t *testing.T) {
 		s := &suite{Features: features, open: harness}
-		for _, c := range slices.Concat(s.copies(), s.crashes(), s.produced(), s.identities(), s.startup(), s.operators(), s.twoPhase()) {
+		for _, c := range slices.Concat(s.copies(), s.seen(), s.crashes(), s.produced(), s.identities(), s.startup(), s.operators(), s.operations(), s.twoPhase()) {
 			t.Run("Test"+c.name, func(t *testing.T) {
 				t.Parallel()
 				c.run(t)

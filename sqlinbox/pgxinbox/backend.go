@@ -60,9 +60,13 @@ func (b *backend) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 }
 
 // Probe is engine.Prober's Probe.
-func (b *backend) Probe(ctx context.Context, c *engine.Claim) (free bool, err error) {
-	err = b.pool.QueryRow(ctx, b.claimer.SQL.Probe.SQL, pgx.QueryExecModeExec, pgclaim.UUID(c.Key), c.LockID).Scan(&free)
-	return free, err
+func (b *backend) Probe(ctx context.Context, c *engine.Claim) (*engine.Row, bool, error) {
+	conn, err := b.acquire(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer conn.Release()
+	return b.claimer.Probe(ctx, conn.Conn().PgConn(), c)
 }
 
 // Scheme is engine.Backend's Scheme. The insert commits by itself before the second read: the first writer wins.

@@ -92,7 +92,7 @@ func TestOpenDB_IsPgxsOwnDriverOtherwise(t *testing.T) {
 	s := newOpenService(t, asItIs)
 	conn, err := s.db.Conn(t.Context())
 	require.NoError(t, err)
-	defer conn.Close() //nolint:errcheck // the end of the test
+	defer conn.Close()
 	require.NoError(t, conn.Raw(func(c any) error {
 		tx, err := c.(driver.ConnBeginTx).BeginTx(t.Context(), driver.TxOptions{})
 		require.NoError(t, err)
@@ -196,9 +196,12 @@ func TestOpenDB_ATakenKeyLeavesTheConnectionUsable(t *testing.T) {
 func TestOpenDB_TransactionEndedBySQL(t *testing.T) {
 	t.Parallel()
 	own := errors.New("declined")
-	for name, wrap := range map[string]func(driver.Connector) driver.Connector{"Plain": asItIs, "Hidden": hide} {
+	for name, wrap := range map[string]func(driver.Connector) driver.Connector{"Plain": asItIs, "Hidden": hide, "Foreign": foreign} {
 		for _, end := range []string{"COMMIT", "ROLLBACK"} {
 			for then, returned := range map[string]error{"Succeeds": nil, "Fails": own} {
+				if name == "Foreign" && returned != nil {
+					continue // the message is not acked anyway, and only a commit is worth a question
+				}
 				t.Run(name+"/"+end+"/"+then, func(t *testing.T) {
 					t.Parallel()
 					s := newOpenService(t, wrap)
@@ -228,19 +231,42 @@ func TestOpenDB_TransactionEndedBySQL(t *testing.T) {
 	}
 }
 
+func TestOpenDB_IsolationLevelOfAClaimedTransaction(t *testing.T) {
+	t.Parallel()
+	s := newOpenService(t, asItIs)
+	for level, want := range map[sql.IsolationLevel]string{
+		sql.LevelDefault: "read committed", sql.LevelReadCommitted: "read committed",
+		sql.LevelRepeatableRead: "repeatable read", sql.LevelSerializable: "serializable",
+	} {
+		tx, request := beginClaimed(t, s.db, inbox.NewUUID(), level)
+		require.True(t, request.Claimed)
+		var got string
+		require.NoError(t, tx.QueryRowContext(t.Context(), "SELECT current_setting('transaction_isolation')").Scan(&got))
+		require.Equal(t, want, got)
+		require.NoError(t, tx.Rollback())
+	}
+}
+
+// beginClaimed begins as a store does.
+func beginClaimed(t *testing.T, db *sql.DB, id string, level sql.IsolationLevel) (*sql.Tx, *pgclaim.Request) {
+	t.Helper()
+	postgres := dialect.PostgreSQL()
+	request := &pgclaim.Request{
+		Claimer: &pgclaim.Claimer{SQL: postgres.Statements(dialect.NewNames("", engine.DefaultTablePrefix, postgres.Quote))},
+		// The lock is one of the whole database: nobody else must have it.
+		Claim: &engine.Claim{Key: inbox.Key{ID: id}.Storage(), LockID: engine.NewLockSpace(inbox.NewUUID()).ID(inbox.StorageKey{})},
+	}
+	tx, err := db.BeginTx(pgclaim.WithRequest(t.Context(), request), &sql.TxOptions{Isolation: level})
+	require.NoError(t, err)
+	require.True(t, request.Answered)
+	return tx, request
+}
+
 // The driver's transaction says so itself, to whoever ends it.
 func TestOpenDB_TheDriversTransactionTellsThatItIsOver(t *testing.T) {
 	t.Parallel()
 	s := newOpenService(t, asItIs)
-	names := dialect.NewNames("", engine.DefaultTablePrefix, dialect.PostgreSQL().Quote)
-	claimer := &pgclaim.Claimer{SQL: dialect.PostgreSQL().Statements(names)}
-	begin := func(id string) (*sql.Tx, *pgclaim.Request) {
-		request := &pgclaim.Request{Claimer: claimer, Claim: &engine.Claim{Key: inbox.Key{ID: id}.Storage(), LockID: 1}}
-		tx, err := s.db.BeginTx(pgclaim.WithRequest(t.Context(), request), nil)
-		require.NoError(t, err)
-		require.True(t, request.Answered)
-		return tx, request
-	}
+	begin := func(id string) (*sql.Tx, *pgclaim.Request) { return beginClaimed(t, s.db, id, sql.LevelDefault) }
 	for _, end := range []func(*sql.Tx) error{(*sql.Tx).Commit, (*sql.Tx).Rollback} {
 		for _, statement := range []string{"COMMIT", "ROLLBACK"} {
 			tx, request := begin(inbox.NewUUID())
@@ -266,19 +292,33 @@ func TestOpenDB_TheDriversTransactionTellsThatItIsOver(t *testing.T) {
 }
 
 // hide wraps a driver as tracers do: nothing of its own type is left to see.
-func hide(c driver.Connector) driver.Connector { return hidingConnector{c} }
+func hide(c driver.Connector) driver.Connector { return hidingConnector{c, false} }
 
-type hidingConnector struct{ driver.Connector }
+// foreign is a driver that knows nothing of the inbox, nor of pgx.
+func foreign(c driver.Connector) driver.Connector { return hidingConnector{c, true} }
+
+type hidingConnector struct {
+	driver.Connector
+	foreign bool
+}
+
+// withoutValues is a context that carries no request.
+type withoutValues struct{ context.Context }
+
+func (withoutValues) Value(any) any { return nil }
 
 func (c hidingConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &hidingConn{conn}, nil
+	return &hidingConn{conn, c.foreign}, nil
 }
 
-type hidingConn struct{ inner driver.Conn }
+type hidingConn struct {
+	inner   driver.Conn
+	foreign bool
+}
 
 func (c *hidingConn) Prepare(query string) (driver.Stmt, error) { return c.inner.Prepare(query) }
 func (c *hidingConn) Close() error                              { return c.inner.Close() }
@@ -288,6 +328,9 @@ func (c *hidingConn) Begin() (driver.Tx, error) {
 }
 
 func (c *hidingConn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
+	if c.foreign {
+		ctx = withoutValues{ctx}
+	}
 	return c.inner.(driver.ConnBeginTx).BeginTx(ctx, options)
 }
 

@@ -64,8 +64,11 @@ func (t *transaction) Keep(_ context.Context, c *engine.OperationClaim, result, 
 	return nil
 }
 
-// Drop is engine.OperationTx's Drop, with COMMIT too.
-func (t *transaction) Drop(_ context.Context, c *engine.OperationClaim) error {
-	t.atCommit.add(t.backend.claimer.SQL.DropOperation.SQL, pgclaim.UUID(c.Key))
-	return nil
+// Drop is engine.OperationTx's Drop, in a round trip of its own.
+func (t *transaction) Drop(ctx context.Context, c *engine.OperationClaim) error {
+	if err := t.committable(); err != nil {
+		return err
+	}
+	_, err := t.inner.Exec(ctx, t.backend.claimer.SQL.DropOperation.SQL, pgclaim.UUID(c.Key), pgclaim.UUID(c.Fingerprint))
+	return err
 }

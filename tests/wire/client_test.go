@@ -20,7 +20,9 @@ const insertEffect = "INSERT INTO effects (message_id, line) VALUES ($1, $2)"
 
 // client is a pool of one connection with a store on it, and the same work done with and without the inbox.
 type client struct {
-	store inbox.Store
+	store inbox.Store // without done keys: it asks the database for every copy
+	// open makes another store on the pool.
+	open func(config sqlinbox.Config) (inbox.Store, error)
 	// bare does the handler's work in a transaction written by hand: begin, the inserts, commit.
 	bare func(ctx context.Context, id string, inserts int) error
 	// work is what a handler does: the inserts in the transaction that ctx carries.
@@ -56,7 +58,8 @@ func openPgx(t *testing.T, d *database) client {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	store, err := pgxinbox.NewStore(t.Context(), pool, pgxinbox.Config{InitializeSchema: true, DoneTTL: -1})
+	open := func(config sqlinbox.Config) (inbox.Store, error) { return pgxinbox.NewStore(t.Context(), pool, config) }
+	store, err := open(sqlinbox.Config{InitializeSchema: true, DoneTTL: -1})
 	require.NoError(t, err)
 
 	insert := func(ctx context.Context, tx pgx.Tx, id string, inserts int) error {
@@ -68,7 +71,7 @@ func openPgx(t *testing.T, d *database) client {
 		return nil
 	}
 	return client{
-		store: store,
+		store: store, open: open,
 		bare: func(ctx context.Context, id string, inserts int) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return insert(ctx, tx, id, inserts) })
 		},
@@ -100,7 +103,11 @@ func overSQL(t *testing.T, d *database, open func(pgx.ConnConfig, ...stdlib.Opti
 	db := open(*d.config.Copy(), stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
 	db.SetMaxOpenConns(1)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	store, err := sqlinbox.NewStore(t.Context(), db, sqlinbox.Config{Dialect: sqlinbox.PostgreSQL, InitializeSchema: true, DoneTTL: -1})
+	newStore := func(config sqlinbox.Config) (inbox.Store, error) {
+		config.Dialect = sqlinbox.PostgreSQL
+		return sqlinbox.NewStore(t.Context(), db, config)
+	}
+	store, err := newStore(sqlinbox.Config{InitializeSchema: true, DoneTTL: -1})
 	require.NoError(t, err)
 
 	insert := func(ctx context.Context, tx *sql.Tx, id string, inserts int) error {
@@ -112,7 +119,7 @@ func overSQL(t *testing.T, d *database, open func(pgx.ConnConfig, ...stdlib.Opti
 		return nil
 	}
 	return client{
-		store: store,
+		store: store, open: newStore,
 		bare: func(ctx context.Context, id string, inserts int) error {
 			tx, err := db.BeginTx(ctx, nil)
 			if err != nil {

@@ -25,6 +25,11 @@ type Statements struct {
 	Lookup Statement
 	// Find is Lookup for a key alone, with the same row, or none. It goes first where it is much cheaper; else empty.
 	Find Statement
+	// Late tells whether the message's time is not after its horizon (horizon id, message time): one row, one boolean. It
+	// goes with Find, behind it; else empty.
+	Late Statement
+	// TryLock takes the advisory lock of a key until its statement ends (number): one row, one boolean. Else empty.
+	TryLock Statement
 	// Record keeps what a handler returned (key, handler, messages).
 	Record Statement
 	// Forget deletes records. On PostgreSQL its argument is an array of keys, elsewhere one key.
@@ -74,7 +79,7 @@ func positional(sql string) Statement {
 
 // templates are Statements before the tables are filled in.
 type templates struct {
-	Claim, LockFirst, Probe, Check, Lookup, Find, Record, Forget, PutScheme, GetScheme string
+	Claim, LockFirst, Probe, Check, Lookup, Find, Late, TryLock, Record, Forget, PutScheme, GetScheme string
 
 	ClaimOperation, LockOperationFirst, ProbeOperation, FindOperation, KeepResult, DropOperation, CheckOperation string
 }
@@ -158,6 +163,7 @@ func (d Dialect) Statements(n Names) Statements {
 	return Statements{
 		Claim: statement(t.Claim), LockFirst: statement(t.LockFirst), Probe: statement(t.Probe),
 		Check: statement(t.Check), Lookup: statement(t.Lookup), Find: statement(t.Find),
+		Late: statement(t.Late), TryLock: statement(t.TryLock),
 		Record: statement(t.Record), Forget: statement(t.Forget),
 		ClaimOperation: statement(t.ClaimOperation), LockOperationFirst: statement(t.LockOperationFirst),
 		ProbeOperation: statement(t.ProbeOperation), FindOperation: statement(t.FindOperation),

@@ -55,7 +55,7 @@ FROM (SELECT 1) AS one LEFT JOIN {inbox} AS m ON m.` + "`key`" + ` = ?1 LEFT JOI
 			ClaimOperation: "INSERT INTO {operations} (`key`, fingerprint, created_at, scope, operation_id) VALUES (?1, ?2, UTC_TIMESTAMP(6), ?3, ?4)",
 			FindOperation:  "SELECT fingerprint, scope, operation_id, result, messages FROM {operations} WHERE `key` = ?1 AND owner IS NULL",
 			KeepResult:     "UPDATE {operations} SET result = ?2, messages = ?3 WHERE `key` = ?1",
-			DropOperation:  "DELETE FROM {operations} WHERE `key` = ?1",
+			DropOperation:  "DELETE FROM {operations} WHERE `key` = ?1 AND fingerprint = ?2",
 
 			PutScheme: `INSERT INTO {consumers} (id, consumer, key_scheme, created_at) VALUES (?1, ?2, ?3, UTC_TIMESTAMP(6))`,
 			GetScheme: `SELECT key_scheme FROM {consumers} WHERE id = ?1`,

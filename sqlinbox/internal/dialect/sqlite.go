@@ -31,7 +31,7 @@ VALUES (?1, ?2, CAST(unixepoch('subsec') * 1000 AS INTEGER), ?3, ?4)
 ON CONFLICT (key) DO NOTHING`,
 			FindOperation: `SELECT fingerprint, scope, operation_id, result, messages FROM {operations} WHERE key = ?1 AND owner IS NULL`,
 			KeepResult:    `UPDATE {operations} SET result = ?2, messages = ?3 WHERE key = ?1`,
-			DropOperation: `DELETE FROM {operations} WHERE key = ?1`,
+			DropOperation: `DELETE FROM {operations} WHERE key = ?1 AND fingerprint = ?2`,
 
 			PutScheme: `INSERT INTO {consumers} (id, consumer, key_scheme, created_at) VALUES (?1, ?2, ?3, CAST(unixepoch('subsec') * 1000 AS INTEGER)) ON CONFLICT (id) DO NOTHING`,
 			GetScheme: `SELECT key_scheme FROM {consumers} WHERE id = ?1`,

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -56,24 +57,30 @@ func TestDoneKeys_EmptiedWhileAKeyComesIn(t *testing.T) {
 		defer close(ended)
 		for n := range uint64(rounds) {
 			ready.Store(n + 1)
-			for turn.Load() <= n { // both start together
-			}
+			spin(func() bool { return turn.Load() > n }) // both start together
 			d.empty()
 		}
 	}()
 	for n := range uint64(rounds) {
-		for ready.Load() <= n {
-		}
+		spin(func() bool { return ready.Load() > n })
 		epoch := d.epoch.Load()
 		turn.Store(n + 1)
 		d.add(epoch, inbox.StorageKey{1}, key, inbox.Fingerprint{}, false)
-		for d.epoch.Load() <= n { // emptied
-		}
+		spin(func() bool { return d.epoch.Load() > n }) // emptied
 		if _, ok := d.get(inbox.StorageKey{1}, key); ok && !justBeforeThePurge(&d, key) {
 			t.Fatalf("round %d: a key of the time before", n)
 		}
 	}
 	<-ended
+}
+
+// spin waits without sleeping, for two goroutines that are to meet.
+func spin(until func() bool) {
+	for i := 1; !until(); i++ {
+		if i%1000 == 0 { // there may be one processor only
+			runtime.Gosched()
+		}
+	}
 }
 
 // justBeforeThePurge waits for a purge that follows the new epoch.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -204,7 +205,7 @@ func TestDoneKeysAreEmptied(t *testing.T) {
 				e := engine.New(backend, engine.Settings{InFlightWait: -1})
 				process(t, e, delivery)
 
-				backend.steps = append(tt.steps, claimed)
+				backend.steps = slices.Concat(tt.steps, []step{claimed})
 				if tt.commit != nil {
 					backend.commit = func(context.Context) error { return tt.commit }
 				}
@@ -221,6 +222,22 @@ func TestDoneKeysAreEmptied(t *testing.T) {
 			})
 		})
 	}
+	t.Run("not a context that ends while a connection is waited for", func(t *testing.T) {
+		t.Parallel()
+		backend := newFakeBackend()
+		e := engine.New(backend, engine.Settings{})
+		process(t, e, delivery)
+		ctx, cancel := context.WithCancel(t.Context())
+		backend.steps = []step{func(context.Context) (engine.Answer, error) {
+			cancel()
+			return engine.Answer{}, context.Canceled
+		}}
+		other := delivery
+		other.Key.ID = "other"
+		_, err := e.Process(ctx, other, never(t))
+		require.ErrorIs(t, err, context.Canceled)
+		requireSeen(t, e, backend, delivery)
+	})
 	t.Run("a connection that is new", func(t *testing.T) {
 		t.Parallel()
 		backend := newFakeBackend()

@@ -122,17 +122,26 @@ type process struct {
 
 // try is one turn of the loop: not done and no error means to try again.
 func (p *process) try(ctx context.Context, fn inbox.Func) (done bool, err error) {
-	if free, err := p.probe(ctx); err != nil || !free {
+	p.epoch = p.done.epoch.Load()
+	known, free, err := p.probe(ctx)
+	switch {
+	case known != nil:
+		if err := p.classify(known); err != nil {
+			return false, p.fail(inbox.PhaseClaim, err)
+		}
+		return true, nil
+	case err != nil || !free:
 		return false, err
 	}
 	began := time.Now()
-	p.epoch = p.done.epoch.Load()
 	answer, err := p.begin(ctx, p.settings.InFlightWait-p.result.Wait)
 	switch {
 	case errors.Is(err, inbox.ErrKeyScheme):
 		return false, p.fail(inbox.PhaseClaim, err)
 	case err != nil && p.tryClaimAgain(ctx, err):
 		return false, nil
+	case err != nil && ctx.Err() != nil: // it may never have reached the database
+		return false, p.fail(inbox.PhaseClaim, Named(FaultUnavailable, err))
 	case err != nil && p.faultOf(err) == FaultBusy:
 		p.result.Wait += time.Since(began)
 		return false, p.waitTurn(ctx, err)
@@ -268,6 +277,7 @@ func (p *process) handlerFailed(ctx context.Context, tx Tx, err, doom error) err
 		fault = p.backend.Fault(err)
 	}
 	rollbackErr := p.rollback(ctx, tx)
+	tx.Scope().release() // before any wait: two that hold what the other one waits for would wait for each other
 	if fault == FaultLost || rollbackErr != nil {
 		p.done.empty()
 	}
@@ -281,14 +291,23 @@ func (p *process) handlerFailed(ctx context.Context, tx Tx, err, doom error) err
 		return waitErr
 	}
 	switch {
+	case err == nil && doom != nil: // of an operation whose error the handler hides
+		if f := p.backend.Fault(doom); comesAgain(f) {
+			doom = Named(f, doom)
+		}
 	case err == nil:
 	case rollbackErr != nil:
 		// The handler's error may be anything, but its connection is dead: the message is to stay in the broker.
 		err = fmt.Errorf("%w; rollback: %w (%w)", err, rollbackErr, inbox.ErrUnavailable)
-	case fault == FaultSerialization || fault == FaultLost || fault == FaultUnavailable || fault == FaultReadOnly:
+	case comesAgain(fault):
 		err = Named(fault, err)
 	}
 	return p.fail(inbox.PhaseHandle, join(err, doom))
+}
+
+// comesAgain tells that an error of the handler's statement is the database's doing, not the message's.
+func comesAgain(f Fault) bool {
+	return f == FaultSerialization || f == FaultLost || f == FaultUnavailable || f == FaultReadOnly
 }
 
 // commitFailed gives the error to return; nil when the transaction is to be run again.

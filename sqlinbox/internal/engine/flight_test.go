@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -84,6 +85,30 @@ func TestFlight_NoTurnIsLost(t *testing.T) {
 	require.EqualValues(t, 1, most.Load())
 	count, _ := f.inFlight()
 	require.Zero(t, count)
+}
+
+// The same, with the turn and the end of the context at the same moment, again and again.
+func TestFlight_TurnComesAsTheWaiterGivesUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var f flight
+		key := inbox.StorageKey{1}
+		for range 100 {
+			require.NoError(t, enter(&f, t.Context(), key, 0))
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				if enter(&f, ctx, key, time.Minute) == nil {
+					f.leave(key)
+				}
+			}()
+			synctest.Wait()
+			cancel() // wakes the waiter, who comes too late
+			f.leave(key)
+			synctest.Wait()
+			count, _ := f.inFlight()
+			require.Zero(t, count, "nobody is there to leave")
+		}
+	})
 }
 
 func (f *flight) behind(key inbox.StorageKey) int {

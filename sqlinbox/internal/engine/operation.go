@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ type OperationTx interface {
 	Read(ctx context.Context, c *OperationClaim) (*OperationRow, error)
 	// Keep writes the result of an operation that was claimed in this transaction, at COMMIT at the latest.
 	Keep(ctx context.Context, c *OperationClaim, result, messages []byte) error
-	// Drop deletes an operation that was claimed in this transaction, at COMMIT at the latest.
+	// Drop deletes an operation that was claimed in this transaction, unless the row has another fingerprint by now.
 	Drop(ctx context.Context, c *OperationClaim) error
 }
 
@@ -81,11 +82,19 @@ func (e *Engine) Operate(ctx context.Context, op inbox.Operation, fn inbox.Opera
 	default:
 		result, err = s.operate(ctx, op, fn)
 	}
-	var named *inbox.OperationError
-	if err != nil && !(errors.As(err, &named) && named.Scope == op.Scope && named.ID == op.ID) {
-		err = &inbox.OperationError{Scope: op.Scope, ID: op.ID, Err: err}
+	if err != nil {
+		err = ofOperation(op, err)
 	}
 	return result, err
+}
+
+// ofOperation puts the operation's name on an error, unless it is there.
+func ofOperation(op inbox.Operation, err error) error {
+	var named *inbox.OperationError
+	if errors.As(err, &named) && named.Scope == op.Scope && named.ID == op.ID {
+		return err
+	}
+	return &inbox.OperationError{Scope: op.Scope, ID: op.ID, Err: err}
 }
 
 // errOperationPanicked dooms a transaction whose operation was left by a panic or runtime.Goexit.
@@ -97,19 +106,20 @@ func (s *Scope) operate(ctx context.Context, op inbox.Operation, fn inbox.Operat
 	if doom := s.doomed(); doom != nil {
 		return result, doom
 	}
-	failure := errOperationPanicked
+	failure := ofOperation(op, errOperationPanicked)
 	defer func() {
 		if failure != nil {
-			s.Doom(&inbox.OperationError{Scope: op.Scope, ID: op.ID, Err: failure})
+			s.Doom(failure)
 		}
 	}()
 	result, err = s.tryOperation(ctx, op, func(ctx context.Context) (inbox.OperationResult, error) {
 		return fn(inbox.WithOperation(ctx, op))
 	})
-	failure = err
 	if err != nil {
-		return inbox.OperationResult{}, err
+		failure = ofOperation(op, err)
+		return inbox.OperationResult{}, failure
 	}
+	failure = nil
 	if op.Whole && result.Repeated {
 		s.repeated.Store(true)
 	}
@@ -132,35 +142,47 @@ func (s *Scope) tryOperation(ctx context.Context, op inbox.Operation, fn inbox.O
 	if s.operations.running(claim.Key) {
 		return none, fmt.Errorf("%w: the operation is used inside itself", inbox.ErrNested)
 	}
-	claimed, known, err := s.claimOperation(ctx, tx, claim)
-	if err == nil && !claimed && known {
-		var row *OperationRow
-		if row, err = tx.Read(ctx, claim); err == nil && row == nil {
-			err = &busyOperation{claim: claim}
-		} else if err == nil {
-			return s.repeat(op, claim, row)
-		}
-	}
+	claimed, err := s.claimOperation(ctx, tx, claim)
 	if err != nil {
 		return none, err
 	}
-	s.hold(claim)
+	if !claimed {
+		row, err := tx.Read(ctx, claim)
+		switch {
+		case err != nil:
+			return none, s.engine.claimFailed(err)
+		case row == nil:
+			return none, &busyOperation{claim: claim}
+		case !s.isProposal(claim, row):
+			return s.repeat(claim, row)
+		}
+		// The proposal stands in the way of an operation with other content, which is the one that was asked for.
+		if err := tx.Drop(ctx, s.operations.proposed); err != nil {
+			return none, s.engine.claimFailed(err)
+		}
+		if claimed, err = tx.Claim(ctx, claim); err != nil || !claimed {
+			return none, s.engine.claimFailed(join(err, errProposalStands))
+		}
+	}
+	s.hold(ctx, claim)
 	return s.work(ctx, tx, claim, fn)
 }
 
 var errNoOperations = errors.New("this store has no memory of operations")
 
-// claimOperation takes up the proposal that was claimed with the message, or claims. known tells that somebody else has
-// the operation when it was not claimed.
-func (s *Scope) claimOperation(ctx context.Context, tx OperationTx, claim *OperationClaim) (claimed, known bool, err error) {
+var errProposalStands = errors.New("the proposal of Config.Claims could not be put aside for an operation with other content")
+
+// claimOperation takes up the proposal that was claimed with the message, or claims. It tells whether the operation is
+// this transaction's now.
+func (s *Scope) claimOperation(ctx context.Context, tx OperationTx, claim *OperationClaim) (bool, error) {
 	if proposal := s.takeProposal(claim); proposal != NoProposal {
-		return proposal == ProposalClaimed, true, nil
+		return proposal == ProposalClaimed, nil
 	}
-	claimed, err = tx.Claim(ctx, claim)
+	claimed, err := tx.Claim(ctx, claim)
 	if err != nil {
-		return false, false, s.engine.claimFailed(err)
+		return false, s.engine.claimFailed(err)
 	}
-	return claimed, true, nil
+	return claimed, nil
 }
 
 // claimFailed names what went wrong with an operation's claim, which is never the message's fault.
@@ -185,17 +207,20 @@ func (s *Scope) work(ctx context.Context, tx OperationTx, claim *OperationClaim,
 	if s.record && len(result.Messages) > 0 {
 		messages = encodeMessages(result.Messages)
 	}
-	s.operations.keep(claim.Key, result.Value, messages)
-	if len(result.Value) == 0 && messages == nil {
+	value := bytes.Clone(result.Value) // it may travel with COMMIT, and the handler goes on with its own
+	s.operations.keep(claim.Key, value, messages)
+	if len(value) == 0 && messages == nil {
 		return result, nil
 	}
-	return result, tx.Keep(ctx, claim, result.Value, messages)
+	return result, tx.Keep(ctx, claim, value, messages)
 }
 
 // repeat is the result of an operation that was done before, by another message or earlier in this transaction.
-func (s *Scope) repeat(op inbox.Operation, claim *OperationClaim, row *OperationRow) (inbox.OperationResult, error) {
-	if value, messages, own := s.operations.kept(claim.Key); own { // what Keep wrote may still be on its way
-		row.Result, row.Messages = value, messages
+func (s *Scope) repeat(claim *OperationClaim, row *OperationRow) (inbox.OperationResult, error) {
+	// What Keep wrote may still be on its way. A row that has something is another one's, which came in after a savepoint
+	// had undone this transaction's.
+	if value, messages, own := s.operations.kept(claim.Key); own && row.Result == nil && row.Messages == nil {
+		row.Result, row.Messages = bytes.Clone(value), messages
 	}
 	result, err := answerOperation(claim, row)
 	if err != nil || !s.record {
@@ -297,7 +322,7 @@ func (a *alone) work(ctx context.Context) (_ []*message.Message, err error) {
 	if !ok {
 		return nil, errNoOperations
 	}
-	s.hold(a.claim)
+	s.hold(ctx, a.claim)
 	a.operated, err = s.work(ctx, tx, a.claim, a.fn)
 	return nil, err
 }

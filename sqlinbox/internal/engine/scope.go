@@ -121,6 +121,12 @@ func (s *Scope) takeProposal(claim *OperationClaim) Proposal {
 	return proposal
 }
 
+// isProposal tells that the row is this transaction's own proposal, which nobody took up.
+func (s *Scope) isProposal(claim *OperationClaim, row *OperationRow) bool {
+	proposed, proposal := s.operations.unused()
+	return proposal == ProposalClaimed && proposed.Key == claim.Key && proposed.Fingerprint == row.Fingerprint
+}
+
 // unused gives a proposal that nobody took up.
 func (o *operations) unused() (*OperationClaim, Proposal) {
 	o.mu.Lock()
@@ -167,8 +173,8 @@ func (o *operations) kept(key inbox.StorageKey) (value, messages []byte, own boo
 }
 
 // hold takes the place in front of the line of those in this process who wait for the operation.
-func (s *Scope) hold(claim *OperationClaim) {
-	if _, err := s.engine.operations.enter(context.Background(), claim.Key, 0); err != nil { // somebody who is about to leave
+func (s *Scope) hold(ctx context.Context, claim *OperationClaim) {
+	if _, err := s.engine.operations.enter(ctx, claim.Key, 0); err != nil { // somebody who is about to leave
 		return
 	}
 	s.operations.mu.Lock()

@@ -9,7 +9,7 @@ import (
 // The pauses between claims of a key that is in flight elsewhere: short at first, since most handlers are quick, and
 // growing, since the others are not.
 const (
-	firstPause = 2 * time.Millisecond
+	firstPause = time.Millisecond
 	mostPause  = 100 * time.Millisecond
 )
 
@@ -17,7 +17,7 @@ const (
 type pause struct{ last time.Duration }
 
 func (p *pause) next() time.Duration {
-	p.last = min(max(2*p.last, firstPause), mostPause)
+	p.last = min(max(p.last*3/2, firstPause), mostPause)
 	return jitter(p.last)
 }
 

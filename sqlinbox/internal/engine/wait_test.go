@@ -16,8 +16,9 @@ func TestPauseGrowsToItsLimit(t *testing.T) {
 	t.Parallel()
 	for range 100 {
 		var p pause
-		for _, ms := range []int{2, 4, 8, 16, 32, 64, 100, 100, 100} {
-			around := time.Duration(ms) * time.Millisecond
+		around := 0 * time.Millisecond
+		for range 20 {
+			around = min(max(around*3/2, time.Millisecond), 100*time.Millisecond)
 			got := p.next()
 			require.GreaterOrEqual(t, got, around/2)
 			require.Less(t, got, around*3/2)

@@ -9,11 +9,12 @@ import (
 	inbox "github.com/watermill-contrib/watermill-inbox"
 )
 
-// Prober is a Backend that can find out, for one statement outside any transaction, whether a key that was in flight
+// Prober is a Backend that can find out, in one round trip outside any transaction, whether a key that was in flight
 // elsewhere still is.
 type Prober interface {
-	// Probe tells whether a claim is worth while: nobody holds the key, or its row is there.
-	Probe(ctx context.Context, c *Claim) (free bool, err error)
+	// Probe gives the row of the key if it is there; else free tells whether a claim is worth while: nobody holds the key,
+	// or nothing can be told without a claim.
+	Probe(ctx context.Context, c *Claim) (row *Row, free bool, err error)
 }
 
 // enter waits for the copies of this process, which costs no connection.
@@ -29,18 +30,18 @@ func (p *process) enter(ctx context.Context) error {
 	return p.fail(inbox.PhaseClaim, fmt.Errorf("%w: %w", inbox.ErrInFlight, err))
 }
 
-// probe asks, once a key was seen in flight elsewhere, whether it still is, and waits if so. A failing probe is no
-// answer: the claim will tell.
-func (p *process) probe(ctx context.Context) (free bool, err error) {
+// probe asks, once a key was seen in flight elsewhere, whether it still is, and waits if so: known is the row of a message
+// that was handled meanwhile, free the advice to claim. A failing probe is no answer: the claim will tell.
+func (p *process) probe(ctx context.Context) (known *Row, free bool, err error) {
 	prober, can := p.backend.(Prober)
 	if !p.busy || !can {
-		return true, nil
+		return nil, true, nil
 	}
-	free, err = prober.Probe(ctx, p.claim)
-	if err != nil || free {
-		return true, nil
+	row, free, err := prober.Probe(ctx, p.claim)
+	if err != nil || free || row != nil {
+		return row, err != nil || free, nil //nolint:nilerr // see above
 	}
-	return false, p.waitTurn(ctx, nil)
+	return nil, false, p.waitTurn(ctx, nil)
 }
 
 // waitTurn waits before the next claim of a key that is in flight elsewhere; busy is what the database said of it, if

@@ -56,15 +56,31 @@ func startCopy(ctx context.Context, e *engine.Engine, d inbox.Delivery, fn inbox
 
 // standing is a handler that stands still until it is told how to end.
 type standing struct {
-	end chan func() error
+	end  chan func() error
+	over chan struct{} // the test
 }
 
-func newStanding() *standing { return &standing{end: make(chan func() error)} }
+func newStanding(t *testing.T) *standing {
+	t.Helper()
+	s := &standing{make(chan func() error), make(chan struct{})}
+	t.Cleanup(func() { close(s.over) })
+	return s
+}
 
-func (s *standing) handle(context.Context) ([]*message.Message, error) { return nil, (<-s.end)() }
+func (s *standing) handle(context.Context) ([]*message.Message, error) {
+	select {
+	case end := <-s.end:
+		return nil, end()
+	case <-s.over:
+		return nil, nil
+	}
+}
 
 func (s *standing) let(end func() error) {
-	s.end <- end
+	select {
+	case s.end <- end:
+	case <-s.over:
+	}
 	synctest.Wait()
 }
 
@@ -76,7 +92,7 @@ func TestCopiesWaitBeforeTheClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		backend := newFakeBackend()
 		e := engine.New(backend, engine.Settings{})
-		work := newStanding()
+		work := newStanding(t)
 		first := startCopy(t.Context(), e, delivery, work.handle)
 		var copies []*copyInHand
 		for range 5 {
@@ -107,7 +123,7 @@ func TestCopiesGoOneAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		backend := newFakeBackend()
 		e := engine.New(backend, engine.Settings{DoneTTL: -1})
-		work := newStanding()
+		work := newStanding(t)
 		startCopy(t.Context(), e, delivery, work.handle)
 		second := startCopy(t.Context(), e, delivery, work.handle)
 		third := startCopy(t.Context(), e, delivery, work.handle)
@@ -137,7 +153,7 @@ func TestTheNextCopyBecomesTheFirst(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				backend := newFakeBackend()
 				e := engine.New(backend, engine.Settings{TxRetries: -1})
-				work := newStanding()
+				work := newStanding(t)
 				first := startCopy(t.Context(), e, delivery, work.handle)
 				second := startCopy(t.Context(), e, delivery, work.handle)
 				third := startCopy(t.Context(), e, delivery, never(t))
@@ -195,7 +211,7 @@ func TestAWaitingCopyObeysItsLimits(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				backend := newFakeBackend()
 				e := engine.New(backend, engine.Settings{InFlightWait: tt.wait})
-				work := newStanding()
+				work := newStanding(t)
 				first := startCopy(t.Context(), e, delivery, work.handle)
 				ctx := t.Context()
 				if tt.ends > 0 {
@@ -233,7 +249,7 @@ func TestWaitingHereAndElsewhereIsBoundedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		backend := newFakeBackend(claimed, free)
 		e := engine.New(backend, engine.Settings{})
-		work := newStanding()
+		work := newStanding(t)
 		startCopy(t.Context(), e, delivery, work.handle)
 		began := time.Now()
 		second := startCopy(t.Context(), e, delivery, never(t))
@@ -262,7 +278,7 @@ func TestInFlightTellsNumberAndAge(t *testing.T) {
 		}
 		requireInFlight(0, 0)
 		list := manyDeliveries(2)
-		one, two := newStanding(), newStanding()
+		one, two := newStanding(t), newStanding(t)
 		startCopy(t.Context(), e, list[0], one.handle)
 		requireInFlight(1, 0)
 		time.Sleep(time.Minute)
@@ -283,13 +299,13 @@ func TestInFlightTellsNumberAndAge(t *testing.T) {
 // probingBackend is a fakeBackend that can be asked whether a key still is in flight.
 type probingBackend struct {
 	*fakeBackend
-	probe  func(ctx context.Context) (bool, error)
+	probe  func(ctx context.Context) (*engine.Row, bool, error)
 	probes int
 }
 
-func (b *probingBackend) Probe(ctx context.Context, c *engine.Claim) (bool, error) {
+func (b *probingBackend) Probe(ctx context.Context, c *engine.Claim) (*engine.Row, bool, error) {
 	if c.Key != delivery.StorageKey() {
-		return false, errors.New("another key")
+		return nil, false, errors.New("another key")
 	}
 	b.probes++
 	return b.probe(ctx)
@@ -298,11 +314,12 @@ func (b *probingBackend) Probe(ctx context.Context, c *engine.Claim) (bool, erro
 // A key that is in flight elsewhere is asked for by its claim once, and by a statement that needs no transaction then.
 func TestABusyKeyIsProbed(t *testing.T) {
 	t.Parallel()
-	no := func(context.Context) (bool, error) { return false, nil }
+	no := func(context.Context) (*engine.Row, bool, error) { return nil, false, nil }
+	yes := func(context.Context) (*engine.Row, bool, error) { return nil, true, nil }
 	for _, tt := range []struct {
 		name   string
 		steps  []step
-		probe  func(ctx context.Context) (bool, error)
+		probe  func(ctx context.Context) (*engine.Row, bool, error)
 		claims int
 		probed func(n int) bool
 		err    error
@@ -310,12 +327,18 @@ func TestABusyKeyIsProbed(t *testing.T) {
 		{"never before a claim", []step{claimed}, no, 1, func(n int) bool { return n == 0 }, nil},
 		{"never for a duplicate", []step{taken(rowOf(delivery))}, no, 1, func(n int) bool { return n == 0 }, nil},
 		{"busy all the time", []step{free}, no, 1, func(n int) bool { return n > 5*10 && n < 5*30 }, inbox.ErrInFlight},
-		{"free at once", []step{free, claimed}, func(context.Context) (bool, error) { return true, nil }, 2, func(n int) bool { return n == 1 }, nil},
-		{"no answer", []step{free, claimed}, func(context.Context) (bool, error) { return false, errors.New("connection refused") }, 2, func(n int) bool { return n == 1 }, nil},
-		{"taken again", []step{free, free, claimed}, func(context.Context) (bool, error) { return true, nil }, 3, func(n int) bool { return n == 2 }, nil},
+		{"free at once", []step{free, claimed}, yes, 2, func(n int) bool { return n == 1 }, nil},
+		{"no answer", []step{free, claimed}, func(context.Context) (*engine.Row, bool, error) { return nil, false, errors.New("connection refused") }, 2, func(n int) bool { return n == 1 }, nil},
+		{"handled meanwhile", []step{free}, func(context.Context) (*engine.Row, bool, error) { return rowOf(delivery), false, nil }, 1, func(n int) bool { return n == 1 }, nil},
+		{"other content meanwhile", []step{free}, func(context.Context) (*engine.Row, bool, error) {
+			row := rowOf(delivery)
+			row.Fingerprint[0]++
+			return row, false, nil
+		}, 1, func(n int) bool { return n == 1 }, inbox.ErrMismatch},
+		{"taken again", []step{free, free, claimed}, yes, 3, func(n int) bool { return n == 2 }, nil},
 		{"after an error of the database", []step{func(context.Context) (engine.Answer, error) {
 			return engine.Answer{}, dbError{engine.FaultBusy}
-		}, claimed}, func(context.Context) (bool, error) { return true, nil }, 2, func(n int) bool { return n == 1 }, nil},
+		}, claimed}, yes, 2, func(n int) bool { return n == 1 }, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -328,7 +351,9 @@ func TestABusyKeyIsProbed(t *testing.T) {
 				require.Equal(t, time.Since(began), result.Wait)
 				if tt.err != nil {
 					requireError(t, err, inbox.PhaseClaim, tt.err)
-					require.Equal(t, 5*time.Second, result.Wait)
+					if errors.Is(err, inbox.ErrInFlight) {
+						require.Equal(t, 5*time.Second, result.Wait)
+					}
 					return
 				}
 				require.NoError(t, err)
@@ -380,10 +405,10 @@ func TestCopiesRace(t *testing.T) {
 							mu.Unlock()
 						}()
 						runtime.Gosched()
-						switch {
-						case times == 1:
+						switch times {
+						case 1:
 							return nil, errors.New("declined")
-						case times == 2:
+						case 2:
 							panic("index out of range")
 						}
 						return nil, nil

@@ -4,6 +4,7 @@ package pgclaim
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -96,47 +97,79 @@ func Rollback(ctx context.Context, conn *pgx.Conn, tx pgx.Tx) {
 	_ = tx.Rollback(ctx)
 }
 
-// Taken ends the transaction and reads what stands under the key, in one round trip; for a key that nothing stands
-// under, it takes a second one to tell why. The reads are never prepared, see dialect.PostgreSQL.
+// Taken ends the transaction and reads what stands under the key, in one round trip. The reads are never prepared, see
+// dialect.PostgreSQL.
+//
+// Late is asked behind Find, by a newer snapshot: a row that Find no longer sees because it was forgotten has raised the
+// horizon before.
 func (c *Claimer) Taken(ctx context.Context, pg *pgconn.PgConn, claim *engine.Claim) (*engine.Row, error) {
-	key := []byte(claim.Key.String())
 	batch := &pgconn.Batch{}
 	batch.ExecParams("rollback", nil, nil, nil, nil)
-	batch.ExecParams(c.SQL.Find.SQL, [][]byte{key}, nil, nil, binary)
+	c.queueRead(batch, claim)
 	results, err := pg.ExecBatch(ctx, batch).ReadAll()
 	if err != nil {
 		return nil, err
 	}
-	if len(results) == 2 && len(results[1].Rows) == 1 {
-		return rowOf(results[1].Rows[0])
-	}
-	return c.why(ctx, pg, claim)
+	return readRow(results[1:], claim)
 }
 
-// Look reads what stands under the key, outside any transaction.
+// Look is Taken outside any transaction.
 func (c *Claimer) Look(ctx context.Context, pg *pgconn.PgConn, claim *engine.Claim) (*engine.Row, error) {
-	found := pg.ExecParams(ctx, c.SQL.Find.SQL, [][]byte{[]byte(claim.Key.String())}, nil, nil, binary).Read()
-	if found.Err != nil {
-		return nil, found.Err
+	batch := &pgconn.Batch{}
+	c.queueRead(batch, claim)
+	results, err := pg.ExecBatch(ctx, batch).ReadAll()
+	if err != nil {
+		return nil, err
 	}
-	if len(found.Rows) == 1 {
-		return rowOf(found.Rows[0])
-	}
-	return c.why(ctx, pg, claim)
+	return readRow(results, claim)
 }
 
-// why tells why a key that nothing stands under could not be claimed.
-func (c *Claimer) why(ctx context.Context, pg *pgconn.PgConn, claim *engine.Claim) (*engine.Row, error) {
-	why := pg.ExecParams(ctx, c.SQL.Lookup.SQL, [][]byte{
-		[]byte(claim.Key.String()), timestampText(claim.MessageTime), []byte(claim.HorizonID.String()),
-	}, nil, nil, binary).Read()
-	if why.Err != nil {
-		return nil, why.Err
+// Probe asks, outside any transaction and in one round trip, whether the row of a key is there, or nobody holds the key.
+func (c *Claimer) Probe(ctx context.Context, pg *pgconn.PgConn, claim *engine.Claim) (row *engine.Row, free bool, err error) {
+	batch := &pgconn.Batch{}
+	batch.ExecParams(c.SQL.Find.SQL, [][]byte{[]byte(claim.Key.String())}, nil, nil, inBinary())
+	batch.ExecParams(c.SQL.TryLock.SQL, [][]byte{strconv.AppendInt(nil, claim.LockID, 10)}, nil, nil, inBinary())
+	results, err := pg.ExecBatch(ctx, batch).ReadAll()
+	switch {
+	case err != nil:
+		return nil, false, err
+	case len(results) != 2 || len(results[1].Rows) != 1 || len(results[1].Rows[0]) != 1:
+		return nil, false, errUnexpected
+	case len(results[0].Rows) == 1:
+		row, err = rowOf(results[0].Rows[0])
+		return row, false, err
 	}
-	if len(why.Rows) != 1 {
+	return nil, isTrue(results[1].Rows[0][0]), nil
+}
+
+// queueRead asks what stands under the key, and where a message has a time, whether it is late.
+func (c *Claimer) queueRead(batch *pgconn.Batch, claim *engine.Claim) {
+	batch.ExecParams(c.SQL.Find.SQL, [][]byte{[]byte(claim.Key.String())}, nil, nil, inBinary())
+	if !claim.MessageTime.IsZero() {
+		batch.ExecParams(c.SQL.Late.SQL, [][]byte{[]byte(claim.HorizonID.String()), timestampText(claim.MessageTime)}, nil, nil, inBinary())
+	}
+}
+
+// readRow reads the answers to queueRead.
+func readRow(results []*pgconn.Result, claim *engine.Claim) (*engine.Row, error) {
+	want := 1
+	if !claim.MessageTime.IsZero() {
+		want = 2
+	}
+	if len(results) != want {
 		return nil, errUnexpected
 	}
-	return rowOf(why.Rows[0])
+	if len(results[0].Rows) == 1 {
+		return rowOf(results[0].Rows[0])
+	}
+	row := &engine.Row{}
+	if want == 2 {
+		if len(results[1].Rows) != 1 || len(results[1].Rows[0]) != 1 {
+			return nil, errUnexpected
+		}
+		row.Late = isTrue(results[1].Rows[0][0])
+	}
+	return row, nil
 }
 
 // BeginLeased sends BEGIN, the fence of a lease and the mark in the memory row; held tells whether the fence found the row.
@@ -172,7 +205,7 @@ func (c *Claimer) ReadOperation(ctx context.Context, pg *pgconn.PgConn, claim *e
 }
 
 func (c *Claimer) queueFind(batch *pgconn.Batch, claim *engine.OperationClaim) {
-	batch.ExecParams(c.SQL.FindOperation.SQL, [][]byte{[]byte(claim.Key.String())}, nil, nil, binary)
+	batch.ExecParams(c.SQL.FindOperation.SQL, [][]byte{[]byte(claim.Key.String())}, nil, nil, inBinary())
 }
 
 // operationRow is the one row of the last result, if any.
@@ -193,10 +226,10 @@ func operationRow(results []*pgconn.Result, err error) (*engine.OperationRow, er
 	return row, nil
 }
 
-var (
-	binary        = []int16{pgx.BinaryFormatCode}
-	errUnexpected = errors.New("unexpected answer to the read of a taken key")
-)
+var errUnexpected = errors.New("unexpected answer to the read of a taken key")
+
+// inBinary are the formats of results.
+func inBinary() []int16 { return []int16{pgx.BinaryFormatCode} }
 
 func rowOf(values [][]byte) (*engine.Row, error) {
 	if len(values) != 9 {
