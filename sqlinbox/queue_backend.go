@@ -129,9 +129,9 @@ func (t *transaction) lockLane(ctx context.Context, lane int64) error {
 	if err != nil {
 		return err
 	}
-	for rows.Next() { // its row does not matter
+	defer rows.Close() //nolint:errcheck // rows.Err tells
+	for rows.Next() {  // its row does not matter
 	}
-	_ = rows.Close()
 	return rows.Err()
 }
 
@@ -428,7 +428,8 @@ func (b *backend) Finish(ctx context.Context, row *engine.QueueRow, token engine
 
 // forget deletes what is kept beside the memory of a message whose row is gone: its record, and the results of its steps.
 func (t *transaction) forget(ctx context.Context, key inbox.StorageKey) error {
-	b, err := t.backend, error(nil)
+	var err error
+	b := t.backend
 	if b.config.Dialect == PostgreSQL {
 		_, err = t.tx.ExecContext(ctx, b.sql.Forget.SQL, uuidArray([]inbox.StorageKey{key}))
 	} else {
@@ -495,10 +496,17 @@ func (t *transaction) Delete(ctx context.Context, row *engine.QueueRow) error {
 
 // Promote is engine.LeaseTx's Promote.
 func (t *transaction) Promote(ctx context.Context, row *engine.QueueRow) (bool, error) {
-	if level := t.backend.options.Isolation; t.backend.config.Dialect != SQLite && level != sql.LevelReadCommitted && !(level == sql.LevelDefault && t.backend.config.readCommitted) {
+	if !t.KeepsOrder() {
 		return false, nil
 	}
 	return true, managed(t.promote(ctx, row.ConsumerID, row.Lane))
+}
+
+// KeepsOrder is engine.StoreTx's KeepsOrder.
+func (t *transaction) KeepsOrder() bool {
+	b := t.backend
+	level := b.options.Isolation
+	return b.config.Dialect == SQLite || level == sql.LevelReadCommitted || level == sql.LevelDefault && b.config.readCommitted
 }
 
 // Because is engine.LeaseTx's Because.
@@ -541,7 +549,7 @@ func (b *backend) Own(ctx context.Context, row *engine.QueueRow, token engine.To
 			return err
 		}
 		// Read first: on MySQL an INSERT that meets a row locks it, and two who then take it over would deadlock.
-		known := false
+		var known bool
 		if known, o.Owned, o.Done, err = b.ownedBy(ctx, t, c, row.Key); err != nil || known {
 			return err
 		}

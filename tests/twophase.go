@@ -116,20 +116,17 @@ func (r *rig) store(t testing.TB, messages ...*message.Message) {
 	}
 }
 
-// storeMany stores n messages with few statements and gives their ids.
-func (r *rig) storeMany(t testing.TB, n int, payload string) []string {
+// storeMany stores n messages with few statements.
+func (r *rig) storeMany(t testing.TB, n int, payload string) {
 	t.Helper()
-	ids := make([]string, n)
 	messages := make([]*message.Message, n)
-	for i := range ids {
+	for i := range messages {
 		messages[i] = newMessage(payload)
-		ids[i] = messages[i].UUID
 	}
 	publisher := r.queueStore(t).NewPublisher(sqlinbox.PublisherConfig{})
 	for chunk := range slices.Chunk(messages, 100) {
 		require.NoError(t, publisher.Publish(consumer, chunk...))
 	}
-	return ids
 }
 
 // queued counts the rows of the queue.

@@ -30,11 +30,11 @@ const (
 func (s *suite) queueCrashes() []testCase {
 	return []testCase{
 		{"B1_KilledAfterTheIntake", s.queueKilledAfterIntake},
-		{"B1_QueueWorkerKilledInTheHandler", s.queueKilledAt("entered", 2, true)},
-		{"B1_QueueWorkerKilledInAStep", s.queueKilledAt("stepping", 2, true)},
-		{"B1_QueueWorkerKilledInItsTransaction", s.queueKilledAt("written", 2, true)},
-		{"B1_QueueWorkerKilledBeforeTheAck", s.queueKilledAt("unacked", 1, true)},
-		{"E3_KilledWorkerIsTakenOver", s.queueKilledAt("entered", 3, true)},
+		{"B1_QueueWorkerKilledInTheHandler", s.queueKilledAt("entered", 2)},
+		{"B1_QueueWorkerKilledInAStep", s.queueKilledAt("stepping", 2)},
+		{"B1_QueueWorkerKilledInItsTransaction", s.queueKilledAt("written", 2)},
+		{"B1_QueueWorkerKilledBeforeTheAck", s.queueKilledAt("unacked", 1)},
+		{"E3_KilledWorkerIsTakenOver", s.queueKilledAt("entered", 3)},
 		{"E4_HandlerThatEndsItsProcess", s.e4},
 		{"E9_ManyLargeRows", s.e9},
 		{"A2_SwitchedToTwoPhaseAndBack", s.switched},
@@ -100,7 +100,7 @@ func (s *suite) workAndDie(t *testing.T, this task) {
 }
 
 // queueKilledAt kills workers at a point until the message has come to its last attempt.
-func (s *suite) queueKilledAt(point string, attempts int, handled bool) func(*testing.T) {
+func (s *suite) queueKilledAt(point string, attempts int) func(*testing.T) {
 	return func(t *testing.T) {
 		r := s.rig(t, Options{}, inbox.Config{})
 		msg := newMessage(payloadOfKilled)

@@ -230,9 +230,10 @@ func (s *suite) e12(t *testing.T) {
 	})
 	dead := r.inState(t, msg.UUID, sqlinbox.QueueDead)
 	requeued := make(chan bool, 8)
+	q := r.queueStore(t)
 	for range cap(requeued) {
 		go func() {
-			done, err := r.queueStore(t).Requeue(context.Background(), dead.Seq)
+			done, err := q.Requeue(context.Background(), dead.Seq)
 			requeued <- done && err == nil
 		}()
 	}

@@ -28,10 +28,12 @@ func (s *suite) queueLeases() []testCase {
 		{"E3_HeartbeatWhileAnotherCompletes", s.e3Completing},
 		{"E8_Attempts", s.e8},
 		{"E8_ShutdownIsNotCharged", s.e8Shutdown},
+		{"E8_CloseGivesBackWhatTakesTooLong", s.e8CloseTimeout},
 		{"B6_CloseOfAQueueWorkerWithGrace", s.b6QueueGrace},
 		{"B7_QueueOnAPoolOfOne", s.b7Queue},
 		{"B10_HandlerOfAQueuedMessageEndsItsTransaction", s.b10Queue},
 		{"B5_QueuedMessagesHandlerPanics", s.b5Queue},
+		{"B9_QueuedMessageAckedByItsHandler", s.b9Queue},
 	}
 }
 
@@ -365,4 +367,51 @@ func (s *suite) b5Queue(t *testing.T) {
 	r.store(t, newMessage("pay 10"))
 	r.finished(t, "pay", 1)
 	r.requireIdle(t)
+}
+
+// b9Queue has a handler that acks its message before its work is done: the row waits for the work, and for the next
+// attempt when that fails.
+func (s *suite) b9Queue(t *testing.T) {
+	r := s.rig(t, Options{}, inbox.Config{})
+	r.work(t, workerConfig{}, func(msg *message.Message) ([]*message.Message, error) {
+		msg.Ack()
+		time.Sleep(50 * time.Millisecond)
+		if err := r.Write(msg.Context(), "pay"); err != nil {
+			return nil, err
+		}
+		if attempt(msg) == 1 {
+			return nil, errHandler
+		}
+		return nil, nil
+	})
+	r.store(t, newMessage("pay 10"))
+	r.finished(t, "pay", 1)
+}
+
+// e8CloseTimeout closes a subscriber whose reader does not come to an end: the message is given back after the time that
+// it may take, for the next one to have at once, and what the first reader does after that is lost.
+func (s *suite) e8CloseTimeout(t *testing.T) {
+	r := s.rig(t, Options{}, inbox.Config{})
+	subscribe := func() (*sqlinbox.Subscriber, *message.Message) {
+		sub, err := r.queueStore(t).NewSubscriber(sqlinbox.SubscriberConfig{CloseTimeout: 100 * time.Millisecond})
+		require.NoError(t, err)
+		messages, err := sub.Subscribe(t.Context(), consumer)
+		require.NoError(t, err)
+		var msg *message.Message
+		within(t, patience, "a message", func() { msg = <-messages })
+		return sub, msg
+	}
+	r.store(t, newMessage("pay 10"))
+	sub, first := subscribe()
+	within(t, patience, "Close", func() { require.NoError(t, sub.Close()) })
+	_, err := sub.Subscribe(t.Context(), consumer)
+	require.Error(t, err)
+
+	sub, second := subscribe()
+	require.Equal(t, 1, attempt(second))
+	require.ErrorIs(t, r.handleWithin(t, first, r.writes("pay")), inbox.ErrLeaseLost)
+	require.NoError(t, r.handleWithin(t, second, r.writes("pay")))
+	second.Ack()
+	require.NoError(t, sub.Close())
+	r.finished(t, "pay", 1)
 }

@@ -23,6 +23,7 @@ func (s *suite) queueOperations() []testCase {
 	return []testCase{
 		{"F5_KilledInTheProvidersCall", s.f5("called", true)},
 		{"F5_KilledAfterTheStep", s.f5("stepped", false)},
+		{"F5_StepOutlivesADeadMessage", s.f5Step},
 		{"F5_ManyMessagesOfOneOperation", s.f5Many},
 		{"F5_OtherAmountOfAQueuedOperation", s.f5Mismatch},
 		{"F5_OperationOfADeadMessage", s.f5Freed("dead")},
@@ -87,9 +88,9 @@ func (r *rig) charging(provider chargeLog) message.HandlerFunc {
 	}
 }
 
-func operationMessage(id, payload string) *message.Message {
+func operationMessage(payload string) *message.Message {
 	msg := newMessage(payload)
-	msg.Metadata.Set("operation_id", id)
+	msg.Metadata.Set("operation_id", "order-42")
 	return msg
 }
 
@@ -114,12 +115,12 @@ func (s *suite) f5(point string, merges bool) func(*testing.T) {
 	return func(t *testing.T) {
 		r := s.rig(t, Options{}, inbox.Config{})
 		provider := chargeLog{t.TempDir() + "/charges"}
-		r.store(t, operationMessage("order-42", "pay 10"))
+		r.store(t, operationMessage("pay 10"))
 		child := s.startChild(t, r.Env, task{Name: queueProviderTask, Args: map[string]string{"log": provider.path}}, point)
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		require.NoError(t, child.WaitPoint(ctx))
-		r.store(t, operationMessage("order-42", "pay 10"))
+		r.store(t, operationMessage("pay 10"))
 		lease := sqlinbox.SubscriberConfig{LeaseTime: time.Second}
 		r.operationWorker(t, workerConfig{SubscriberConfig: lease}, r.charging(provider))
 		require.NoError(t, child.Kill())
@@ -128,12 +129,34 @@ func (s *suite) f5(point string, merges bool) func(*testing.T) {
 	}
 }
 
+// f5Step has a message that dies after its step was stored: the step is the operation's, and the next message's too.
+func (s *suite) f5Step(t *testing.T) {
+	r := s.rig(t, Options{}, inbox.Config{})
+	provider := chargeLog{t.TempDir() + "/charges"}
+	charge := r.charging(provider)
+	var calls starts
+	r.operationWorker(t, workerConfig{SubscriberConfig: sqlinbox.SubscriberConfig{MaxAttempts: 1}}, func(msg *message.Message) ([]*message.Message, error) {
+		if _, err := charge(msg); err != nil || calls.add("all") == 1 {
+			return nil, errHandler
+		}
+		return nil, nil
+	})
+	first, second := operationMessage("pay 10"), operationMessage("pay 10")
+	r.store(t, first)
+	r.inState(t, first.UUID, sqlinbox.QueueDead)
+	r.store(t, second)
+	require.Eventually(t, func() bool { return r.queued(t) == 1 }, patience, 5*time.Millisecond)
+	require.Equal(t, 1, provider.charges(t, false))
+	require.Equal(t, 1, r.Count(t, "pay"))
+	require.Equal(t, 0, r.scalar(t, "SELECT count(*) FROM "+r.table("_steps")), "the operation has its result")
+}
+
 // f5Many has many messages of one operation on two workers: one runs the handler, all are handled.
 func (s *suite) f5Many(t *testing.T) {
 	r := s.rig(t, Options{}, inbox.Config{})
 	provider := chargeLog{t.TempDir() + "/charges"}
 	for range 12 {
-		r.store(t, operationMessage("order-42", "pay 10"))
+		r.store(t, operationMessage("pay 10"))
 	}
 	for range 2 {
 		r.operationWorker(t, workerConfig{SubscriberConfig: sqlinbox.SubscriberConfig{MaxAttempts: 1}}, r.charging(provider))
@@ -144,10 +167,10 @@ func (s *suite) f5Many(t *testing.T) {
 
 func (s *suite) f5Mismatch(t *testing.T) {
 	r := s.rig(t, Options{}, inbox.Config{})
-	r.store(t, operationMessage("order-42", "pay 10"))
+	r.store(t, operationMessage("pay 10"))
 	r.operationWorker(t, workerConfig{}, r.writes("pay"))
 	r.finished(t, "pay", 1)
-	wrong := operationMessage("order-42", "pay 20")
+	wrong := operationMessage("pay 20")
 	r.store(t, wrong)
 	dead := r.inState(t, wrong.UUID, sqlinbox.QueueDead)
 	require.Equal(t, 1, dead.Attempts)
@@ -159,7 +182,7 @@ func (s *suite) f5Mismatch(t *testing.T) {
 func (s *suite) f5Freed(end string) func(*testing.T) {
 	return func(t *testing.T) {
 		r := s.rig(t, Options{}, inbox.Config{})
-		first := operationMessage("order-42", "pay 10")
+		first := operationMessage("pay 10")
 		r.store(t, first)
 		entered, goOn := make(chan struct{}), make(chan struct{})
 		w := r.operationWorker(t, workerConfig{SubscriberConfig: sqlinbox.SubscriberConfig{MaxAttempts: 1}}, func(msg *message.Message) ([]*message.Message, error) {
@@ -188,7 +211,7 @@ func (s *suite) f5Freed(end string) func(*testing.T) {
 		// An inline message may ask for it.
 		keys, err := businesskey.New(r.Store.(inbox.OperationStore), businesskey.Config{})
 		require.NoError(t, err)
-		again := operationMessage("order-42", "pay 10")
+		again := operationMessage("pay 10")
 		require.NoError(t, r.handleWithin(t, again, keys.Middleware(r.writes("pay"))))
 		require.Equal(t, 1, r.Count(t, "pay"))
 	}
@@ -203,11 +226,11 @@ func (s *suite) f5Inline(t *testing.T) {
 		<-goOn
 		return nil, r.Write(msg.Context(), "pay")
 	})
-	r.store(t, operationMessage("order-42", "pay 10"))
+	r.store(t, operationMessage("pay 10"))
 	await(t, entered, "the handler")
 	keys, err := businesskey.New(r.Store.(inbox.OperationStore), businesskey.Config{})
 	require.NoError(t, err)
-	inline := operationMessage("order-42", "pay 10")
+	inline := operationMessage("pay 10")
 	require.ErrorIs(t, r.handleWithin(t, inline.Copy(), keys.Middleware(r.writes("inline"))), inbox.ErrInFlight)
 	within(t, patience, "the call", func() {
 		_, err = keys.Do(context.Background(), businesskey.Operation{Scope: consumer, ID: "order-42"}, func(context.Context) ([]byte, error) { return nil, nil })

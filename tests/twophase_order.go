@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,6 +26,7 @@ func (s *suite) queueOrder() []testCase {
 		{"E6_DeadHeadIsKilled", s.e6Dead(false)},
 		{"E6_PublishingHeadBlocks", s.e6Publishing},
 		{"E6_ManyKeysInOrder", s.e6Many},
+		{"E6_OrderAtEachIsolationLevel", s.e6Levels},
 		{"E7_LateCommitIsNotPassedOver", s.e7(false)},
 		{"E7_RolledBackBeforeALaterOne", s.e7(true)},
 	}
@@ -160,6 +162,41 @@ func (s *suite) e6Many(t *testing.T) {
 	for key := range keys {
 		mine := slices.DeleteFunc(done.names(), func(name string) bool { return !strings.HasPrefix(name, fmt.Sprint("K", key, "/")) })
 		require.True(t, slices.IsSorted(mine), "%v", mine)
+	}
+}
+
+// e6Levels has an order key at every isolation level of the handlers: the next message is made ready at each. Work for
+// later with an order key is refused in a transaction that cannot see what stands before it.
+func (s *suite) e6Levels(t *testing.T) {
+	for _, level := range s.Isolation {
+		t.Run(level.String(), func(t *testing.T) {
+			r := s.rig(t, Options{Config: sqlinbox.Config{Isolation: level}}, inbox.Config{OrderKey: orderKey})
+			var done starts
+			r.work(t, workerConfig{}, func(msg *message.Message) ([]*message.Message, error) {
+				if attempt(msg) == 1 && string(msg.Payload) == "m1" {
+					return nil, errHandler
+				}
+				done.add(string(msg.Payload))
+				return nil, r.Write(msg.Context(), string(msg.Payload))
+			})
+			r.store(t, keyed("K", "m1"), keyed("K", "m2"), keyed("K", "m3"))
+			r.finished(t, "m3", 3)
+			require.Equal(t, []string{"m1", "m2", "m3"}, done.names())
+
+			publisher := r.queueStore(t).NewPublisher(sqlinbox.PublisherConfig{OrderKey: orderKey})
+			err := r.handle(newMessage("inline"), func(msg *message.Message) ([]*message.Message, error) {
+				m4 := keyed("K", "m4")
+				m4.SetContext(msg.Context())
+				return nil, publisher.Publish(consumer, m4)
+			})
+			if level == sql.LevelReadCommitted || !s.Server {
+				require.NoError(t, err)
+				r.finished(t, "m4", 5)
+				return
+			}
+			require.ErrorContains(t, err, "READ COMMITTED")
+			require.Equal(t, 0, r.queued(t))
+		})
 	}
 }
 

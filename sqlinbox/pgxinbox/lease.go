@@ -53,13 +53,16 @@ func (t *transaction) Delete(_ context.Context, row *engine.QueueRow) error {
 
 // Promote is engine.LeaseTx's Promote, with COMMIT.
 func (t *transaction) Promote(_ context.Context, row *engine.QueueRow) (bool, error) {
-	if t.backend.options.IsoLevel != pgx.ReadCommitted {
+	if !t.KeepsOrder() {
 		return false, nil
 	}
 	t.atCommit.add(t.backend.queue.LockLane.SQL, row.Lane)
 	t.atCommit.add(t.backend.queue.Promote.SQL, pgclaim.UUID(row.ConsumerID), row.Lane)
 	return true, nil
 }
+
+// KeepsOrder is engine.StoreTx's KeepsOrder.
+func (t *transaction) KeepsOrder() bool { return t.backend.options.IsoLevel == pgx.ReadCommitted }
 
 // Because is engine.LeaseTx's Because, with COMMIT.
 func (t *transaction) Because(_ context.Context, row *engine.QueueRow, cause string) error {

@@ -119,6 +119,9 @@ type StoreTx interface {
 	Reader
 	// StoreItems stores the items, whose keys differ, in this transaction, and tells for each whether it was new.
 	StoreItems(ctx context.Context, items []*Item) ([]bool, error)
+	// KeepsOrder tells that a lane's lock makes what was committed before visible in this transaction: not at an isolation
+	// level with a snapshot of its own.
+	KeepsOrder() bool
 }
 
 // Item is one message to be stored.

@@ -45,7 +45,7 @@ type completion struct {
 // operateLeased is tryOperation for a queued message. While it has no transaction, the operation is claimed by a committed
 // statement in the message's name, and busy for everybody else until the message is completed, fails for good, or gives
 // it up; a later attempt of the message finds it its own.
-func (s *Scope) operateLeased(ctx context.Context, op inbox.Operation, claim *OperationClaim, fn inbox.OperationFunc) (inbox.OperationResult, error) {
+func (s *Scope) operateLeased(ctx context.Context, claim *OperationClaim, fn inbox.OperationFunc) (inbox.OperationResult, error) {
 	none := inbox.OperationResult{}
 	if s.operations.running(claim.Key) {
 		return none, fmt.Errorf("%w: the operation is used inside itself", inbox.ErrNested)

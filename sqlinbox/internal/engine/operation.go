@@ -133,7 +133,7 @@ func (s *Scope) tryOperation(ctx context.Context, op inbox.Operation, fn inbox.O
 	}
 	claim := s.engine.newOperationClaim(op)
 	if s.leased != nil {
-		return s.operateLeased(ctx, op, claim, fn)
+		return s.operateLeased(ctx, claim, fn)
 	}
 	tx, ok := s.tx.(OperationTx)
 	if !ok {

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	inbox "github.com/watermill-contrib/watermill-inbox"
@@ -229,15 +230,25 @@ func (q *intake) enqueueIn(ctx context.Context, tx engine.StoreTx, entries []inb
 	return answers
 }
 
+var errOrderLevel = errors.New("messages with an order key can be stored in a transaction at READ COMMITTED only, which sees what stands before them: leave Config.Isolation at its default, or publish outside the transaction")
+
 // storeIn stores entries with different keys in an open transaction, and answers each.
 func (q *intake) storeIn(ctx context.Context, tx engine.StoreTx, some []*pending) {
 	items := itemsOf(some)
-	stored, err := tx.StoreItems(ctx, items)
+	var stored []bool
+	var err error
+	if slices.ContainsFunc(items, func(i *Item) bool { return i.Lane != 0 }) && !tx.KeepsOrder() {
+		err = errOrderLevel
+	} else {
+		stored, err = tx.StoreItems(ctx, items)
+	}
 	if err == nil {
 		q.engine.AfterCommit(ctx, func() { q.wake.wakeAll(items) })
 	}
 	for i, p := range some {
 		switch {
+		case errors.Is(err, errOrderLevel):
+			p.answer.Err = q.fail(p.entry, err)
 		case err != nil:
 			p.answer.Err = q.fail(p.entry, q.engine.StoreError(err))
 		case stored[i]:

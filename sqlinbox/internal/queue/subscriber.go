@@ -304,8 +304,8 @@ func (w *worker) untilDue(ctx context.Context, d time.Duration) time.Duration {
 	if d <= w.settings.PollMin {
 		return d
 	}
-	next, any, err := w.queue.backend.NextDue(ctx, w.consumer)
-	if err != nil || !any {
+	next, waits, err := w.queue.backend.NextDue(ctx, w.consumer)
+	if err != nil || !waits {
 		return d
 	}
 	if next <= 0 { // due since the last look, or locked by the transaction that completes it
