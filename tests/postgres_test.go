@@ -158,6 +158,7 @@ func pgxHarness(t testing.TB, o tests.Options) *tests.Env {
 	config, err := pgxpool.ParseConfig(s.via)
 	require.NoError(t, err)
 	config.MaxConns = int32(poolSize(o))
+	sparePooler(s.via, &config.ConnConfig.Config)
 	if o.BeforeCommit != nil {
 		config.ConnConfig.Tracer = commitTracer{o.BeforeCommit}
 	}
@@ -250,6 +251,7 @@ func postgresSQLHarness(t testing.TB, o tests.Options, open func(pgx.ConnConfig,
 	if o.BeforeCommit != nil {
 		config.Tracer = commitTracer{o.BeforeCommit}
 	}
+	sparePooler(s.via, &config.Config)
 	db := open(*config)
 	t.Cleanup(func() { _ = db.Close() })
 	o.Config.Schema, o.Config.Dialect = s.schema, sqlinbox.PostgreSQL
