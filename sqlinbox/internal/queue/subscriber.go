@@ -276,8 +276,16 @@ func (w *worker) deliver(ctx context.Context, lease *engine.Lease, msg *message.
 	defer stop()
 	select {
 	case <-msg.Acked():
-		lease.End() // acked by the handler itself, its work is still to be committed
-		w.acked(lease)
+		ended := make(chan struct{})
+		go func() { // acked by the handler itself, its work is still to be committed
+			lease.End()
+			close(ended)
+		}()
+		select {
+		case <-ended:
+			w.acked(lease)
+		case <-late: // a handler that hangs: its lease runs out
+		}
 	case <-msg.Nacked():
 		w.nacked(ctx, lease)
 	case <-late:
