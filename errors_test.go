@@ -88,6 +88,19 @@ func TestEverySentinelIsPermanentOrTransient(t *testing.T) {
 }
 
 // A message that is at fault is at fault also when the context ended meanwhile: else it would come again for ever.
+func TestAHandlersErrorCanBePermanent(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, inbox.Permanent(nil))
+	cause := errors.New("no such account")
+	err := fmt.Errorf("charge: %w", inbox.Permanent(cause))
+	require.EqualError(t, err, "charge: no such account")
+	require.ErrorIs(t, err, cause)
+	require.True(t, inbox.IsPermanent(err))
+	require.False(t, inbox.IsTransient(err))
+	require.True(t, inbox.IsPermanent(&inbox.Error{Phase: inbox.PhaseHandle, Err: err}))
+	require.False(t, inbox.IsPermanent(cause))
+}
+
 func TestPermanentWinsOverTransient(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{

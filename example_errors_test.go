@@ -132,3 +132,11 @@ func ExampleMismatchPolicy() {
 	// report processed false
 	// report mismatch false
 }
+
+// A handler marks what no retry cures: with middleware.Retry's ShouldRetry it is not tried again, and from the queue it is
+// dead at once.
+func ExamplePermanent() {
+	err := inbox.Permanent(errors.New("no such account"))
+	fmt.Println(err, inbox.IsPermanent(err))
+	// Output: no such account true
+}

@@ -36,7 +36,7 @@ func TestTheContextOfALeaseInAnotherMessage(t *testing.T) {
 	handled := false
 	_, err := in.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		handled = true
-		_, err := inbox.StepBytes(msg.Context(), "call", nil)
+		_, err := inbox.StepBytes(msg.Context(), "call", func(context.Context) ([]byte, error) { return nil, nil })
 		require.ErrorIs(t, err, inbox.ErrNotLeased)
 		return nil, nil
 	})(other)

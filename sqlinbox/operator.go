@@ -48,7 +48,7 @@ type QueuedMessage struct {
 	Key       inbox.Key
 	State     QueueState
 	Attempts  int
-	Age       time.Duration // since it was stored
+	Age       time.Duration // since it was stored, or requeued
 	LastError string        // of its last attempt, cut; readable text
 }
 
@@ -92,7 +92,7 @@ func (q *Queue) Stuck(ctx context.Context, olderThan time.Duration) ([]QueuedMes
 	return stuck, rows.Err()
 }
 
-// Requeue lets a dead message be tried again, with all its attempts. It tells whether the message was dead: a second call
+// Requeue lets a dead message be tried again, with all its attempts and as if it had come now. It tells whether the message was dead: a second call
 // does nothing.
 func (q *Queue) Requeue(ctx context.Context, seq int64) (bool, error) {
 	var requeued bool

@@ -80,8 +80,9 @@ func (s *suite) b6Interrupted(grace time.Duration, retried bool, f func(*message
 		require.NoError(t, h.Close(), "the handler is told to stop")
 
 		require.True(t, isClosed(h.delivery(0).Nacked()))
-		// A broker may deliver it once more before it is closed; then its context has ended before anything begins.
-		require.Contains(t, []int{1, 2}, r.events.count(inbox.OutcomeFailed))
+		// The broker delivers it again until it is closed itself; its context has ended by then, and nothing begins. (The
+		// handler is called once: its second close would panic.)
+		require.Positive(t, r.events.count(inbox.OutcomeFailed))
 		require.NotErrorIs(t, r.events.all()[0].Err, inbox.ErrUnavailable, "the connection does not die with the context")
 		r.requireNothing(t)
 		h.requireQuiet(t)

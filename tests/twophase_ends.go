@@ -29,6 +29,7 @@ func (s *suite) queueEnds() []testCase {
 		{"E10_AckOfARowThatIsGone", s.e10Bare},
 		{"E12_RequeuedTwice", s.e12},
 		{"E8_AckWithoutTheMiddleware", s.ackBare},
+		{"B9_AckInTheHandlerOfAQueuedMessage", s.b9Queued},
 	}
 }
 
@@ -268,4 +269,23 @@ func (s *suite) ackBare(t *testing.T) {
 	require.NoError(t, r.handle(msg.Copy(), r.writes("pay")))
 	require.Equal(t, 0, r.Total(t), "it is handled")
 	require.NotEmpty(t, w.logs.at("INFO"))
+}
+
+// b9Queued acks in the handler, before its work: the row ends with the work, not with the ack.
+func (s *suite) b9Queued(t *testing.T) {
+	r := s.rig(t, Options{}, inbox.Config{})
+	r.store(t, newMessage("pay"))
+	r.work(t, workerConfig{}, func(msg *message.Message) ([]*message.Message, error) {
+		msg.Ack()
+		for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			if r.queued(t) != 1 {
+				t.Error("the ack has ended the row")
+				break
+			}
+		}
+		return nil, r.Write(msg.Context(), "pay")
+	})
+	r.drained(t)
+	require.Equal(t, 1, r.Count(t, "pay"))
+	require.Eventually(t, func() bool { return r.events.count(inbox.OutcomeAckedEarly) == 1 }, patience, time.Millisecond)
 }
