@@ -27,7 +27,6 @@ type intake struct {
 
 // call is one caller with its entries.
 type call struct {
-	ctx     context.Context //nolint:containedctx // of a call that waits
 	entries []inbox.Entry
 	answers []inbox.Stored
 	// turn is closed when the answers are there, or with lead when this caller is to store for those who wait.
@@ -40,7 +39,7 @@ func (q *intake) Enqueue(ctx context.Context, entries []inbox.Entry) []inbox.Sto
 	if tx, err := q.engine.TxFor(ctx); tx != nil || err != nil {
 		return q.enqueueIn(ctx, tx, entries, err)
 	}
-	c := &call{ctx: ctx, entries: entries, turn: make(chan struct{})}
+	c := &call{entries: entries, turn: make(chan struct{})}
 	q.mu.Lock()
 	q.waiting = append(q.waiting, c)
 	if q.leading {
@@ -104,9 +103,11 @@ type pending struct {
 	answer *inbox.Stored
 }
 
-// store stores the entries of all calls and answers each. The statement is not bound to the context of a single caller.
+// store stores the entries of all calls and answers each. The statement is not bound to the context of a single caller,
+// but to a time: a server that does not answer must not keep all of them waiting.
 func (q *intake) store(ctx context.Context, batch []*call) {
-	ctx = context.WithoutCancel(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engine.DefaultCommitTimeout)
+	defer cancel()
 	var all []*pending
 	first := map[inbox.StorageKey]bool{}
 	var copies []*pending

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -69,6 +70,7 @@ type database struct {
 	batches [][]string
 	gate    chan struct{} // holds the first batch up
 	entered chan struct{}
+	silent  bool // no answer until the context ends
 }
 
 var errRow = errors.New("value too long")
@@ -81,7 +83,12 @@ func (d *database) Scheme(_ context.Context, s engine.Scheme, _ time.Duration) (
 	return s.Scheme, nil
 }
 
-func (d *database) Fault(error) engine.Fault { return engine.FaultOther }
+func (d *database) Fault(err error) engine.Fault {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return engine.FaultNone
+	}
+	return engine.FaultOther
+}
 
 func (d *database) Look(_ context.Context, c *engine.Claim) (*engine.Row, error) {
 	d.mu.Lock()
@@ -95,7 +102,15 @@ func (d *database) Look(_ context.Context, c *engine.Claim) (*engine.Row, error)
 	}, nil
 }
 
-func (d *database) Store(_ context.Context, items []*Item) ([]bool, error) {
+func (d *database) Store(ctx context.Context, items []*Item) ([]bool, error) {
+	if d.silent {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Hour):
+			return nil, errRow
+		}
+	}
 	d.mu.Lock()
 	first := len(d.batches) == 0
 	var ids []string
@@ -170,6 +185,26 @@ func TestIntakeJoins(t *testing.T) {
 	require.Len(t, d.batches[1], mostTogether)
 	require.Len(t, d.batches[2], 50)
 	require.False(t, q.intake.leading)
+}
+
+// A server that does not answer keeps nobody waiting for ever, whatever the contexts of the callers.
+func TestIntakeOfASilentServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, q := newDatabase()
+		d.silent = true
+		began := time.Now()
+		var wg sync.WaitGroup
+		for _, id := range []string{"1", "2", "3"} {
+			wg.Go(func() {
+				answers := q.Enqueue(t.Context(), []inbox.Entry{entryOf(id, "pay")})
+				require.ErrorIs(t, answers[0].Err, context.DeadlineExceeded)
+				require.True(t, inbox.IsTransient(answers[0].Err))
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 2*engine.DefaultCommitTimeout, time.Since(began), "the second and the third went together")
+	})
 }
 
 // An error that one row may have caused is brought home to it.
