@@ -288,9 +288,6 @@ func (p *process) runLeased(ctx context.Context, l *Lease, end End, fn inbox.Fun
 		}
 	}
 	record := p.record(messages)
-	if record != nil {
-		record.Key = l.row.Key
-	}
 	publishing := end == EndPublish && len(messages) > 0 && !scope.repeated.Load()
 	if err = p.complete(context.WithoutCancel(ctx), l, scope, tx, end, publishing); err == nil {
 		if p.result.OperationRepeated = scope.repeated.Load(); p.result.OperationRepeated {

@@ -136,7 +136,6 @@ func (s *Scope) completeOperations(ctx context.Context, tx LeaseTx, row *QueueRo
 	return tx.FreeOperations(ctx, row.Key)
 }
 
-// errTwoPhaseStep and the like: see Step.
 var errStepName = errors.New("the name of a step must have 1 to 100 bytes")
 
 // Step is inbox.Lease's Step.
